@@ -1,0 +1,36 @@
+r"""fokker: energy-based models trained with diffusion contrastive divergences."""
+
+from . import (
+    analytic,
+    data,
+    derivatives,
+    diffusions,
+    energies,
+    evolution,
+    grid,
+    metrics,
+    networks,
+    objectives,
+    samplers,
+)
+from .derivatives import score
+from .energies import Energy, LogDensity
+
+__all__ = [
+    "Energy",
+    "LogDensity",
+    "analytic",
+    "data",
+    "derivatives",
+    "diffusions",
+    "energies",
+    "evolution",
+    "grid",
+    "metrics",
+    "networks",
+    "objectives",
+    "samplers",
+    "score",
+]
+
+__version__ = "0.1.0"

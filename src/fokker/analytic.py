@@ -1,0 +1,184 @@
+r"""Analytic energies: Gaussians and their mixtures, exact at every diffusion time.
+
+The oracles against which the rest is tested. A mixture of K Gaussians
+
+.. math:: p(x) = \sum_k w_k \, \mathcal{N}(x; \mu_k, \Sigma_k), \quad E(x) = -\log p(x),
+
+is normalized (:math:`Z = 1`), has its jet in closed form, can be sampled, and stays a mixture under
+a linear diffusion: :math:`\mu_k \to \alpha \mu_k`, :math:`\Sigma_k \to \alpha^2 \Sigma_k + \sigma^2
+I`. With one component, divergences between two of them are closed form too:
+
+.. math::
+    \mathrm{KL}(p \| q) = \tfrac{1}{2} \big[ \mathrm{tr}(Q \Sigma) - D + m^\top Q m
+    - \log\det(Q \Sigma) \big], \qquad
+    \mathbb{E}_p \|\nabla\log p - \nabla\log q\|^2 = \mathrm{tr}\big[(P - Q) \Sigma (P - Q)\big]
+    + \|Q m\|^2
+
+with :math:`P, Q` the precisions and :math:`m` the difference of the means.
+"""
+
+__all__ = ["Gaussian", "GaussianMixture", "ring_of_gaussians"]
+
+import math
+
+import torch
+
+from torch import Tensor
+
+from . import checks
+from .checks import dot
+from .derivatives import Jet
+from .diffusions import Linear
+from .energies import Energy
+
+
+class GaussianMixture(Energy):
+    r"""Creates the energy :math:`-\log \sum_k w_k \mathcal{N}(x; \mu_k, \Sigma_k)`.
+
+    Arguments:
+        means: The means, with shape :math:`(K, D)`.
+        covariances: The covariances, with shape :math:`(K, D, D)`, or one variance for all,
+            :math:`\Sigma_k = s^2 I`.
+        weights: The weights, with shape :math:`(K)`; equal by default, normalized to sum to one.
+    """
+
+    means: Tensor
+    covariances: Tensor
+    weights: Tensor
+    precisions: Tensor
+    log_scale: Tensor
+
+    def __init__(
+        self, means: Tensor, covariances: Tensor | float, weights: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        if means.ndim != 2:
+            raise ValueError(f"expected means of shape (K, D), got {tuple(means.shape)}")
+        K, D = means.shape
+        if not isinstance(covariances, Tensor):
+            checks.positive(covariances=covariances)
+            covariances = covariances * torch.eye(D, dtype=means.dtype, device=means.device)
+        if covariances.shape not in {(D, D), (K, D, D)}:
+            raise ValueError(
+                f"expected covariances of shape ({K}, {D}, {D}), got {tuple(covariances.shape)}"
+            )
+        weights = means.new_ones(K) if weights is None else weights.to(means)
+        if weights.shape != (K,) or not (weights > 0).all():
+            raise ValueError(f"expected {K} weights > 0, got {weights.tolist()}")
+        covariances = covariances.expand(K, D, D).contiguous()
+        factor, failed = torch.linalg.cholesky_ex(covariances)
+        if failed.any():
+            raise ValueError(f"expected positive definite covariances, got {covariances.tolist()}")
+        log_det = 2 * torch.log(torch.diagonal(factor, dim1=1, dim2=2)).sum(1)
+        self.register_buffer("means", means)
+        self.register_buffer("covariances", covariances)
+        self.register_buffer("weights", weights / weights.sum())
+        self.register_buffer("precisions", torch.cholesky_inverse(factor))
+        self.register_buffer(
+            "log_scale", torch.log(self.weights) - (log_det + D * math.log(2 * math.pi)) / 2
+        )
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns :math:`\log w_k p_k(x)` and :math:`P_k (x - \mu_k)`, :math:`(K, B)` and
+        :math:`(K, B, D)`."""
+        if x.ndim != 2 or x.shape[1] != self.means.shape[1]:
+            raise ValueError(
+                f"expected points of shape (B, {self.means.shape[1]}), got {tuple(x.shape)}"
+            )
+        shift = x - self.means[:, None]
+        pull = shift @ self.precisions
+        return self.log_scale[:, None] - (shift * pull).sum(-1) / 2, pull
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.logsumexp(self.parts(x)[0], dim=0)
+
+    def jet(self, x: Tensor) -> Jet:
+        logs, pull = self.parts(x)
+        r = torch.softmax(logs, dim=0)
+        g = (r[..., None] * pull).sum(0)
+        trace = torch.diagonal(self.precisions, dim1=1, dim2=2).sum(1)
+        bend = (r * (trace[:, None] - (pull * pull).sum(-1))).sum(0)
+        return Jet(-torch.logsumexp(logs, dim=0), g, bend + dot(g, g))
+
+    def score(self, x: Tensor) -> Tensor:
+        r"""Returns the exact score, with shape :math:`(B, D)`."""
+        return self.jet(x).score
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""Returns `n` independent points, with shape :math:`(n, D)`."""
+        checks.positive_integer(n=n)
+        k = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        z = torch.randn(
+            n, self.means.shape[1], generator=generator, dtype=self.means.dtype,
+            device=self.means.device,
+        )  # fmt: skip
+        factor = torch.linalg.cholesky(self.covariances)
+        return self.means[k] + (factor[k] @ z[..., None]).squeeze(-1)
+
+    def diffuse(self, diffusion: Linear, t: Tensor | float) -> "GaussianMixture":
+        r"""Returns the law at time t of a linear diffusion started from this one at time 0."""
+        t = torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device)
+        alpha, sigma = diffusion.transition(torch.zeros_like(t), t)
+        eye = torch.eye(self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
+        covariances = alpha**2 * self.covariances + sigma**2 * eye
+        return type(self)._rebuild(alpha * self.means, covariances, self.weights)
+
+    @classmethod
+    def _rebuild(cls, means: Tensor, covariances: Tensor, weights: Tensor) -> "GaussianMixture":
+        return cls(means, covariances, weights)
+
+
+class Gaussian(GaussianMixture):
+    r"""Creates the energy of :math:`\mathcal{N}(\mu, \Sigma)`, normalized.
+
+    Arguments:
+        mean: The mean, with shape :math:`(D)`.
+        covariance: The covariance, with shape :math:`(D, D)`, or a variance.
+    """
+
+    def __init__(self, mean: Tensor, covariance: Tensor | float) -> None:
+        if mean.ndim != 1:
+            raise ValueError(f"expected a mean of shape (D,), got {tuple(mean.shape)}")
+        super().__init__(mean[None], covariance)
+
+    @classmethod
+    def _rebuild(cls, means: Tensor, covariances: Tensor, weights: Tensor) -> "Gaussian":
+        return cls(means[0], covariances[0])
+
+    @property
+    def mean(self) -> Tensor:
+        return self.means[0]
+
+    @property
+    def covariance(self) -> Tensor:
+        return self.covariances[0]
+
+    @property
+    def precision(self) -> Tensor:
+        return self.precisions[0]
+
+    def kl(self, other: "Gaussian") -> Tensor:
+        r"""Returns :math:`\mathrm{KL}(p \| q)` to another Gaussian q."""
+        m = self.mean - other.mean
+        ratio = other.precision @ self.covariance
+        return (torch.trace(ratio) - len(m) + m @ other.precision @ m - torch.logdet(ratio)) / 2
+
+    def fisher(self, other: "Gaussian") -> Tensor:
+        r"""Returns :math:`\mathbb{E}_p \|\nabla\log p - \nabla\log q\|^2` to another Gaussian."""
+        m = other.precision @ (self.mean - other.mean)
+        gap = self.precision - other.precision
+        return torch.trace(gap @ self.covariance @ gap) + m @ m
+
+
+def ring_of_gaussians(
+    D: int, K: int = 8, radius: float = 5.0, std: float = 0.7, seed: int = 0
+) -> GaussianMixture:
+    r"""Returns K equal Gaussians with means in random directions at one radius, in any dimension.
+
+    The medium-dimensional test bed (d = 8 to 64), float32.
+    """
+    checks.positive_integer(D=D, K=K)
+    checks.positive(radius=radius, std=std)
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(K, D, generator=generator)
+    return GaussianMixture(radius * means / means.norm(dim=1, keepdim=True), std**2)

@@ -1,0 +1,93 @@
+r"""Checks of what a user hands in, and the shapes they agree on.
+
+A point has shape :math:`(B, *)` with :math:`D = \prod *` coordinates, an energy :math:`(B)`, a time
+:math:`()` or :math:`(B)`. Every check raises a `ValueError` that names the value and what was
+expected; none replaces a value.
+"""
+
+__all__ = [
+    "align",
+    "between",
+    "constant",
+    "dimension",
+    "dot",
+    "one_of",
+    "points",
+    "positive",
+    "positive_integer",
+]
+
+import math
+
+import torch
+
+from torch import Tensor
+
+
+def align(c: Tensor, x: Tensor) -> Tensor:
+    r"""Appends axes to `c`, of shape :math:`()` or :math:`(B)`, until it broadcasts with `x`."""
+    return c.reshape(c.shape + (1,) * (x.ndim - c.ndim)) if c.ndim else c
+
+
+def constant(c: float, x: Tensor) -> Tensor:
+    r"""Returns the number `c` as a tensor :math:`()` with the dtype and device of `x`."""
+    return torch.full((), c, dtype=x.dtype, device=x.device)
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    r"""Returns the inner product of each pair of points, :math:`(B, *), (B, *) \to (B)`."""
+    return (a * b).flatten(1).sum(1)
+
+
+def dimension(x: Tensor) -> int:
+    r"""Returns the number :math:`D` of coordinates of each point of `x`."""
+    return math.prod(x.shape[1:])
+
+
+def points(x: Tensor, name: str = "x") -> Tensor:
+    r"""Returns `x` if it is a non-empty, finite, floating batch of points :math:`(B, *)`."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"expected {name} to be a tensor of shape (B, *), got {type(x).__name__}")
+    if x.ndim < 2 or x.numel() == 0:
+        raise ValueError(
+            f"expected {name} to have shape (B, *) with B >= 1 points of one coordinate or more,"
+            f" got shape {tuple(x.shape)}"
+        )
+    if not x.is_floating_point():
+        raise ValueError(f"expected {name} to have a floating dtype, got {x.dtype}")
+    if not torch.isfinite(x).all():
+        bad = (~torch.isfinite(x)).flatten(1).any(1)
+        first = int(bad.nonzero()[0])
+        raise ValueError(
+            f"expected {name} to be finite, got {int(bad.sum())} of {len(x)} points with NaN or"
+            f" infinity, the first at index {first}"
+        )
+    return x
+
+
+def positive(**values: float) -> None:
+    r"""Raises unless every named value is a finite number above zero."""
+    for name, value in values.items():
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            raise ValueError(f"expected {name} to be a finite number > 0, got {value!r}")
+
+
+def positive_integer(**values: int) -> None:
+    r"""Raises unless every named value is an integer of one or more."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
+            raise ValueError(f"expected {name} to be an integer >= 1, got {value!r}")
+
+
+def between(low: float, high: float, **values: float) -> None:
+    r"""Raises unless every named value lies in the closed interval from `low` to `high`."""
+    for name, value in values.items():
+        if not (isinstance(value, (int, float)) and low <= value <= high):
+            raise ValueError(f"expected {name} between {low} and {high}, got {value!r}")
+
+
+def one_of(names: tuple[str, ...], **values: str) -> None:
+    r"""Raises unless every named value is one of `names`."""
+    for name, value in values.items():
+        if value not in names:
+            raise ValueError(f"expected {name} to be one of {', '.join(names)}, got {value!r}")

@@ -1,0 +1,222 @@
+r"""Energies.
+
+An energy is a function :math:`E : \mathbb{R}^D \to \mathbb{R}` that stands for the density
+
+.. math:: p(x) = \frac{e^{-E(x)}}{Z}, \quad Z = \int e^{-E(x)} \, dx .
+
+**Low energy is likely and the score is** :math:`\nabla \log p = -\nabla E`. This sign holds
+everywhere in fokker. The paper writes :math:`p \propto e^{f}` and calls f the energy:
+:math:`f = -E`. Wrap a model that gives a log-density in `LogDensity`.
+
+Any callable :math:`(B, *) \to (B)` is an energy to the objectives, samplers and metrics. The class
+`Energy` adds an algebra of densities:
+
+==================  =======================================  =================================
+expression          density                                  energy
+==================  =======================================  =================================
+``a + b``           :math:`p_a \, p_b` (product of experts)  :math:`E_a + E_b`
+``a / T``           :math:`p_a^{1/T}` (temperature T)        :math:`E_a / T`
+``c * a``           :math:`p_a^{c}` (inverse temperature)    :math:`c \, E_a`
+``a | b``           :math:`e^{-E_a} + e^{-E_b}` (mixture)    :math:`-\log(e^{-E_a} + e^{-E_b})`
+==================  =======================================  =================================
+
+all up to the normalizing constant. A mixture therefore weighs its parts by their own Z: for stated
+weights use `Mixture` with normalized parts. A time-dependent energy is a callable E(x, t);
+`energy.at(t)` is the energy at one time (or one time a point).
+"""
+
+__all__ = ["Energy", "Function", "LogDensity", "Mixture", "Quadratic", "Scaled", "Slice", "Sum"]
+
+import math
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from torch import Tensor, nn
+
+from . import checks
+from .checks import align, dot
+from .derivatives import Jet, Loop, value
+
+
+class Energy(nn.Module):
+    r"""Base class of energies. A subclass writes `forward`, from :math:`(B, *)` to :math:`(B)`."""
+
+    def jet(self, x: Tensor) -> Jet:
+        r"""Returns the exact value, gradient and Laplacian at points :math:`(B, *)`.
+
+        By autograd, one pass a coordinate; a subclass that knows a cheaper way overrides it.
+        """
+        return Loop()(self, x)
+
+    def at(self, t: Tensor | float) -> "Slice":
+        r"""Returns the energy :math:`E(\cdot, t)` at a time :math:`()`, or :math:`(B)`."""
+        return Slice(self, t)
+
+    def __add__(self, other: Callable[..., Tensor]) -> "Sum":
+        return Sum(self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: float) -> "Scaled":
+        return Scaled(self, factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, temperature: float) -> "Scaled":
+        checks.positive(temperature=temperature)
+        return Scaled(self, 1 / temperature)
+
+    def __or__(self, other: Callable[..., Tensor]) -> "Mixture":
+        return Mixture([self, other])
+
+
+class Function(Energy):
+    r"""Creates an energy from any callable :math:`(B, *) \to (B)`, a module or a function."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise ValueError(f"expected a callable energy, got {type(function).__name__}")
+        self.function = function
+
+    def forward(self, x: Tensor, *t: Tensor) -> Tensor:
+        return self.function(x, *t)
+
+
+class LogDensity(Function):
+    r"""Creates the energy :math:`E = -\log p` of a model that gives a log-density.
+
+    Arguments:
+        model: A callable :math:`(B, *) \to (B)`, normalized or not, such as the `log_prob` of a
+            distribution, a flow, or the f of the paper.
+
+    Example:
+        >>> normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        >>> energy = LogDensity(normal.log_prob)
+        >>> energy(torch.zeros(1, 2))
+        tensor([1.8379])
+    """
+
+    def forward(self, x: Tensor, *t: Tensor) -> Tensor:
+        return -self.function(x, *t)
+
+
+def as_energy(energy: Callable[..., Tensor]) -> Energy:
+    return energy if isinstance(energy, Energy) else Function(energy)
+
+
+class Slice(Energy):
+    r"""Creates the energy :math:`E(\cdot, t)` of a time-dependent energy at one time."""
+
+    def __init__(self, energy: Callable[..., Tensor], t: Tensor | float) -> None:
+        super().__init__()
+        self.energy = energy
+        self.t = t
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.energy(x, torch.as_tensor(self.t, dtype=x.dtype, device=x.device))
+
+
+class Sum(Energy):
+    r"""Creates the product of two densities, :math:`E = E_a + E_b`."""
+
+    def __init__(self, a: Callable[..., Tensor], b: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.a, self.b = as_energy(a), as_energy(b)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return value(self.a, x) + value(self.b, x)
+
+    def jet(self, x: Tensor) -> Jet:
+        a, b = self.a.jet(x), self.b.jet(x)
+        return Jet(a.energy + b.energy, a.gradient + b.gradient, a.laplacian + b.laplacian)
+
+
+class Scaled(Energy):
+    r"""Creates a power of a density, :math:`E = c \, E_a`, that is, temperature :math:`1/c`."""
+
+    def __init__(self, energy: Callable[..., Tensor], factor: float) -> None:
+        super().__init__()
+        checks.positive(factor=factor)
+        self.energy, self.factor = as_energy(energy), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * value(self.energy, x)
+
+    def jet(self, x: Tensor) -> Jet:
+        return Jet(*(self.factor * part for part in self.energy.jet(x)))
+
+
+class Mixture(Energy):
+    r"""Creates the mixture :math:`E = -\log \sum_k w_k e^{-E_k}`.
+
+    Its jet follows from those of its parts, with responsibilities :math:`r_k \propto w_k e^{-E_k}`:
+
+    .. math::
+        \nabla E = \sum_k r_k \nabla E_k, \quad
+        \Delta E = \sum_k r_k (\Delta E_k - \|\nabla E_k\|^2) + \|\nabla E\|^2 .
+
+    Arguments:
+        energies: The parts :math:`E_k`.
+        weights: The weights :math:`w_k > 0`, one each by default.
+    """
+
+    def __init__(
+        self, energies: Sequence[Callable[..., Tensor]], weights: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        weights = [1.0] * len(energies) if weights is None else list(weights)
+        if len(weights) != len(energies) or not energies:
+            raise ValueError(
+                f"expected one weight an energy, got {len(weights)} for {len(energies)} energies"
+            )
+        checks.positive(**{f"weights[{k}]": float(w) for k, w in enumerate(weights)})
+        self.energies = nn.ModuleList([as_energy(e) for e in energies])
+        self.log_weights = [math.log(w) for w in weights]
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [w - value(e, x) for w, e in zip(self.log_weights, self.energies, strict=True)]
+        return -torch.logsumexp(torch.stack(parts), dim=0)
+
+    def jet(self, x: Tensor) -> Jet:
+        jets = [e.jet(x) for e in self.energies]  # pyright: ignore[reportCallIssue]
+        parts = [w - j.energy for w, j in zip(self.log_weights, jets, strict=True)]
+        r = torch.softmax(torch.stack(parts), dim=0)
+        g = torch.stack([align(r[k], x) * j.gradient for k, j in enumerate(jets)]).sum(0)
+        bend = torch.stack([j.laplacian - dot(j.gradient, j.gradient) for j in jets])
+        e = -torch.logsumexp(torch.stack(parts), dim=0)
+        return Jet(e, g, (r * bend).sum(0) + dot(g, g))
+
+
+class Quadratic(Energy):
+    r"""Creates the confining energy :math:`E(x) = \|x - c\|^2 / 2 s^2`.
+
+    Added to a network whose output grows slower than :math:`\|x\|^2`, it makes the learned
+    density normalizable.
+
+    Arguments:
+        std: The standard deviation :math:`s > 0`.
+        center: The center :math:`c`, a number or a tensor that broadcasts with a point.
+    """
+
+    center: Tensor
+
+    def __init__(self, std: float = 1.0, center: Tensor | float = 0.0) -> None:
+        super().__init__()
+        checks.positive(std=std)
+        self.std = std
+        self.register_buffer("center", torch.as_tensor(center, dtype=torch.get_default_dtype()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift = x - self.center.to(x.dtype)
+        return dot(shift, shift) / (2 * self.std**2)
+
+    def jet(self, x: Tensor) -> Jet:
+        shift = x - self.center.to(x.dtype)
+        e = dot(shift, shift) / (2 * self.std**2)
+        return Jet(e, shift / self.std**2, torch.full_like(e, checks.dimension(x) / self.std**2))
+
+    def extra_repr(self) -> str:
+        return f"std={self.std}"

@@ -1,0 +1,36 @@
+r"""Objectives, each named after its method."""
+
+from .base import LogUniform, Objective, Output
+from .cd import CD, PCD, Particles
+from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
+from .recovery import RecoveryLikelihood
+from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
+
+__all__ = [
+    "CD",
+    "DCD",
+    "OBJECTIVES",
+    "PCD",
+    "DenoisingScoreMatching",
+    "EnergyDiscrepancy",
+    "LogUniform",
+    "MultiTimeDCD",
+    "Objective",
+    "Output",
+    "Particles",
+    "RecoveryLikelihood",
+    "ScoreMatching",
+    "SlicedScoreMatching",
+]
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "dcd": DCD,
+    "multi-time": MultiTimeDCD,
+    "cd": CD,
+    "pcd": PCD,
+    "sm": ScoreMatching,
+    "ssm": SlicedScoreMatching,
+    "dsm": DenoisingScoreMatching,
+    "ed": EnergyDiscrepancy,
+    "recovery": RecoveryLikelihood,
+}

@@ -1,0 +1,90 @@
+r"""Objectives: what is minimized to fit an energy to data.
+
+Every objective is a frozen value that is called one way,
+
+>>> out = objective(energy, x, state, generator)
+>>> out.loss.backward()
+
+and keeps nothing to itself: what must outlive a call (the particles of persistent contrastive
+divergence) is handed in as `state` and comes back in `out.state`. The call checks its input; the
+computation itself, `compute`, is pure and free of host synchronization, for compiled or vectorized
+use. A generator of `None` draws from torch's global source.
+"""
+
+__all__ = ["LogUniform", "Objective", "Output", "draw"]
+
+import abc
+import math
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from torch import Tensor
+
+from .. import checks
+from ..derivatives import EnergyLike
+
+
+class Output(NamedTuple):
+    r"""The result of an objective."""
+
+    loss: Tensor  # (), to be differentiated in the parameters of the energy
+    state: Any  # None, or what the next call needs
+    info: dict[str, Tensor]  # detached diagnostics, ()
+
+
+class Objective(abc.ABC):
+    r"""Abstract objective. A subclass writes `compute`."""
+
+    def __call__(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        r"""Returns the loss of an energy on a batch of data.
+
+        Arguments:
+            energy: The energy, :math:`(B, *) \to (B)`.
+            x: The data, with shape :math:`(B, *)`, finite.
+            state: The state that the last call returned; `None` at first.
+            generator: The source of randomness.
+        """
+        return self.compute(energy, checks.points(x), state, generator)
+
+    @abc.abstractmethod
+    def compute(
+        self, energy: EnergyLike, x: Tensor, state: Any, generator: torch.Generator | None
+    ) -> Output:
+        r"""Returns the loss without checking the data."""
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    r"""Creates the law of a time, log-uniform between two bounds and drawn for each point.
+
+    Arguments:
+        low: The lower bound, above zero.
+        high: The upper bound.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        checks.positive(low=self.low, high=self.high)
+        if not self.low <= self.high:
+            raise ValueError(f"expected low <= high, got {self}")
+
+    def sample(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        r"""Returns one time a point of `x`, with shape :math:`(B)`."""
+        u = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
+        return torch.exp(math.log(self.low) + u * math.log(self.high / self.low))
+
+
+def draw(law: float | LogUniform, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    r"""Returns a number as a tensor :math:`()`, or a draw of its law a point, :math:`(B)`."""
+    return law.sample(x, generator) if isinstance(law, LogUniform) else checks.constant(law, x)

@@ -1,0 +1,79 @@
+r"""Figures on disk, the tables made of them, and the command line."""
+
+import json
+import math
+import pytest
+import subprocess
+import sys
+
+from fokker import results, tables
+from fokker.cli import main
+from fokker.data import PLANAR
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("path", tables.documents(ROOT), ids=lambda p: p.name)
+def test_tables_are_those_of_the_results(path):
+    text = path.read_text()
+    assert tables.render(text, ROOT) == text, "run `fokker tables`"
+
+
+def test_a_changed_figure_changes_the_table(tmp_path):
+    (tmp_path / "results").mkdir()
+    content = json.loads((ROOT / "results/optima.json").read_text())
+    content["rows"][0]["optimum"] -= 1
+    (tmp_path / "results/optima.json").write_text(json.dumps(content))
+    text = "<!-- results:optima -->\n<!-- /results -->"
+    assert tables.render(text, tmp_path) != tables.render(text, ROOT)
+    with pytest.raises(ValueError, match="expected a table, one of .* got 'nothing'"):
+        results.render("<!-- results:nothing -->\n<!-- /results -->", {"a": str})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.name)
+def test_results_carry_their_provenance(path):
+    content = results.load(path)
+    assert content.keys() == {
+        "command", "commit", "time", "hardware", "versions", "config", "rows"
+    }  # fmt: skip
+    assert content["rows"]
+
+
+def test_committed_optima_are_exact():
+    for row in results.load(ROOT / "results/optima.json")["rows"]:
+        exact = PLANAR[row["data"]](scale=row["scale"], noise=row["noise"]).optimum()
+        if row["optimum"] is None:
+            assert exact == -math.inf
+        else:
+            assert row["optimum"] == pytest.approx(exact, rel=1e-6)
+
+
+def test_optima_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    out = tmp_path / "optima.json"
+    main(["optima", "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "swissroll" in printed and "−199.7" in printed
+    assert len(results.load(out)["rows"]) == len(PLANAR)
+
+
+def test_save_is_whole_or_nothing(tmp_path):
+    path = tmp_path / "a.json"
+    results.save(path, [{"a": 1.0}], "test")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        results.save(path, [{"a": math.nan}], "test")
+    assert results.load(path)["rows"] == [{"a": 1.0}]
+
+
+def test_bad_input_is_one_line_and_exit_code_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["optima", "--scale", "-1"])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error == "fokker: expected scale to be a finite number > 0, got -1.0\n"
+
+
+def test_module_is_a_command():
+    done = subprocess.run([sys.executable, "-m", "fokker", "--help"], capture_output=True)
+    assert done.returncode == 0 and b"optima" in done.stdout
