@@ -11,16 +11,9 @@ compare between machines.
 import argparse
 import statistics
 import time
-
-from collections.abc import Callable
-from pathlib import Path
-
 import torch
 
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
-
+from collections.abc import Callable
 from fokker import results
 from fokker.evolution import Taylor
 from fokker.networks import MLP
@@ -34,6 +27,10 @@ from fokker.objectives import (
     ScoreMatching,
     SlicedScoreMatching,
 )
+from pathlib import Path
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
 
 
 def eager(objective: Objective, x: Tensor) -> Callable[[], None]:

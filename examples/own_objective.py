@@ -1,10 +1,9 @@
 """Your own objective: write `compute`. Here noise-contrastive estimation against a Gaussian."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
+from dataclasses import dataclass
 from fokker.analytic import Gaussian, GaussianMixture
 from fokker.energies import Quadratic
 from fokker.metrics import evaluate_mixture

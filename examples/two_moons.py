@@ -13,7 +13,7 @@ from fokker.samplers import MALA
 from pathlib import Path
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 torch.manual_seed(0)
 data, objective, steps = Moons(), MultiTimeDCD(), 600

@@ -1,15 +1,10 @@
 r"""Every way to the Laplacian against autograd's Hessian, over generated nets and shapes."""
 
 import math
-
 import pytest
 import torch
 
 from conftest import standard_error
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
-
 from fokker.checks import dimension
 from fokker.derivatives import (
     LAPLACIANS,
@@ -25,6 +20,9 @@ from fokker.derivatives import (
     value,
 )
 from fokker.networks import ACTIVATIONS, MLP
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 
 class Conv(nn.Module):

@@ -1,11 +1,8 @@
 r"""Every formula of a diffusion follows from its coefficients."""
 
 import math
-
 import pytest
 import torch
-
-from torch import tensor
 
 from fokker.analytic import Gaussian
 from fokker.diffusions import (
@@ -19,6 +16,7 @@ from fokker.diffusions import (
     Langevin,
     Linear,
 )
+from torch import tensor
 
 LINEAR = [VE(), VE(2.0), VE(g=lambda t: 1 + torch.sin(t)), EDM(), VP(), VP(0.5, 2.0)]
 names = [str(i) + type(d).__name__ for i, d in enumerate(LINEAR)]

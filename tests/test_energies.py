@@ -1,19 +1,17 @@
 r"""The algebra of densities, the adapters and the analytic energies."""
 
 import math
-
 import pytest
 import torch
 
 from conftest import standard_error
-from torch import tensor
-
 from fokker.analytic import Gaussian, GaussianMixture, ring_of_gaussians
 from fokker.derivatives import Exact, Loop
 from fokker.diffusions import VE, VP
 from fokker.energies import Energy, Function, LogDensity, Mixture, Quadratic, Scaled, Slice, Sum
 from fokker.grid import Grid
 from fokker.networks import MLP
+from torch import tensor
 
 COV = tensor([[1.0, 0.4], [0.4, 0.5]], dtype=torch.float64)
 

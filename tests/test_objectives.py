@@ -1,13 +1,10 @@
 r"""Every objective: one call, no hidden state, and a gradient that vanishes at the truth."""
 
 import math
-
 import pytest
 import torch
 
 from conftest import standard_error
-from torch import tensor
-
 from fokker.analytic import Gaussian, GaussianMixture
 from fokker.derivatives import Exact, FiniteDifference, Hutchinson, Stein
 from fokker.diffusions import EDM, VE, VP, Custom
@@ -29,6 +26,7 @@ from fokker.objectives import (
     ScoreMatching,
     SlicedScoreMatching,
 )
+from torch import tensor
 
 MEANS = tensor([[-0.8, 0.0], [0.7, 0.5]], dtype=torch.float64)
 

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import math
-
 import mpmath
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import sklearn.datasets
 import torch
 
 from fokker.data import curves
-from fokker.data.planar import PLANAR, Checkerboard, Circles, Pinwheel, Planar, Rings, planar
+from fokker.data.planar import PLANAR, Checkerboard, Circles, Pinwheel, Planar, Rings, toy
 from fokker.derivatives import gradient
 
 DEFAULT = [kind() for kind in PLANAR.values()]
@@ -96,7 +95,7 @@ def test_circles_are_bessel_functions(law):
 
 
 def test_eight_gaussians_are_a_mixture():
-    law = planar("8gaussians")
+    law = toy("8gaussians")
     angle = torch.arange(8, dtype=torch.float64) * math.pi / 4
     mean = torch.stack((angle.cos(), angle.sin()), 1) / 1.414
     std = torch.full_like(mean, 0.5 / 1.414 / 4)
@@ -109,7 +108,7 @@ def test_eight_gaussians_are_a_mixture():
 
 def test_spirals_are_shifted_by_their_box():
     # the mean of one branch: t has density 2 t / 9 pi^2, and (-t cos t, t sin t) gets U(0, 1/2)
-    centers, weights = (part[: len(part) // 2] for part in planar("2spirals", scale=3.0).nodes)
+    centers, weights = (part[: len(part) // 2] for part in toy("2spirals", scale=3.0).nodes)
     mean = 2 * (weights[:, None] * centers).sum(0)
     exact = [0.25 + 4 / (3 * math.pi), 0.25 + 2 - 8 / (9 * math.pi**2)]
     torch.testing.assert_close(mean, torch.tensor(exact))
@@ -250,7 +249,7 @@ def test_optimum_is_the_score_matching_loss_of_the_truth(law):
 )
 def test_optimum_agrees_with_the_prototype(name, value):
     # those values are Monte-Carlo means with errors of about 1 %
-    assert planar(name).optimum() == pytest.approx(value, rel=0.02)
+    assert toy(name).optimum() == pytest.approx(value, rel=0.02)
 
 
 @smooth
@@ -261,7 +260,7 @@ def test_optimum_scales(law):
 
 def test_optimum_of_one_wide_blur():
     # noise far above the curve: a Gaussian of variance s^2 + var(c), up to order (c / s)^4
-    law = planar("moons", scale=1.0, noise=100.0)
+    law = toy("moons", scale=1.0, noise=100.0)
     mean = (law.nodes[1][:, None] * law.nodes[0]).sum(0)
     variance = 100.0**2 + (law.nodes[1][:, None] * (law.nodes[0] - mean) ** 2).sum(0)
     assert law.optimum() == pytest.approx(-float((1 / variance).sum()) / 2, rel=1e-6)
@@ -303,7 +302,7 @@ def original(name, n, rng):
 
 @pytest.mark.parametrize("name", [name for name in PLANAR if name != "pinwheel"])
 def test_moments_and_likelihood_of_the_original(name):
-    law = planar(name)
+    law = toy(name)
     theirs, (ours, _) = original(name, 5000, np.random.RandomState(0)), draws(law)
 
     def features(x):
@@ -354,7 +353,7 @@ def test_box_holds_the_mass(law):
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):
-    law = planar("2spirals")
+    law = toy("2spirals")
     x = draws(law)[0][:301]
     log, score = law.log_density(x), law.score(x)
     monkeypatch.setattr(curves, "PAIRS", 10 * len(law.nodes[1]))
@@ -365,10 +364,10 @@ def test_chunks_do_not_change_the_result(monkeypatch):
 
 @pytest.mark.parametrize("place", ["inference", "transform"])
 def test_a_law_outlives_the_place_it_was_made_in(place):
-    x, made = draws(planar("moons"))[0][:5], []
+    x, made = draws(toy("moons"))[0][:5], []
 
     def loss(x):
-        made.append(planar("moons", noise=0.123))
+        made.append(toy("moons", noise=0.123))
         return made[0].log_density(x).sum()
 
     if place == "inference":
@@ -378,15 +377,15 @@ def test_a_law_outlives_the_place_it_was_made_in(place):
         torch.func.grad(loss)(x)
     x = x.clone().requires_grad_()
     g = torch.autograd.grad(made[0].log_density(x).sum(), x)[0]
-    torch.testing.assert_close(g, planar("moons", noise=0.123).score(x.detach()))
+    torch.testing.assert_close(g, toy("moons", noise=0.123).score(x.detach()))
 
 
 def test_laws_are_values():
-    assert planar("moons") == planar("moons", scale=0.25) != planar("moons", scale=1.0)
-    assert len({planar("moons"), planar("moons"), planar("pinwheel")}) == 2
-    assert repr(planar("moons", noise=0.3)) == "Moons(scale=0.25, noise=0.3)"
+    assert toy("moons") == toy("moons", scale=0.25) != toy("moons", scale=1.0)
+    assert len({toy("moons"), toy("moons"), toy("pinwheel")}) == 2
+    assert repr(toy("moons", noise=0.3)) == "Moons(scale=0.25, noise=0.3)"
     with pytest.raises(dataclasses.FrozenInstanceError):
-        planar("moons").noise = 1.0
+        toy("moons").noise = 1.0
 
 
 def test_every_set_is_registered():
@@ -395,32 +394,41 @@ def test_every_set_is_registered():
 
 def test_unknown_name_lists_the_names_and_the_nearest():
     with pytest.raises(ValueError, match=r"swissroll.*pinwheel, got '2spiral'.*'2spirals'"):
-        planar("2spiral")
+        toy("2spiral")
 
 
 @pytest.mark.parametrize("name", PLANAR)
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_bad_settings(name, value):
     with pytest.raises(ValueError, match=f"scale to be a finite number > 0, got {value}"):
-        planar(name, scale=value)
+        toy(name, scale=value)
     with pytest.raises(ValueError, match=f"noise to be a finite number >=? 0, got {value}"):
-        planar(name, noise=value)
+        toy(name, noise=value)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANAR if name != "checkerboard"])
 def test_no_noise_is_for_the_checkerboard_only(name):
     with pytest.raises(ValueError, match="noise to be a finite number > 0, got 0"):
-        planar(name, noise=0.0)
+        toy(name, noise=0.0)
 
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True])
 def test_bad_number_of_points(n):
     with pytest.raises(ValueError, match=f"n to be an integer >= 1, got {n}"):
-        planar("moons").sample(n)
+        toy("moons").sample(n)
 
 
 @pytest.mark.parametrize("x", [torch.zeros(2), torch.zeros(4, 3), torch.zeros(4, 2).long()])
 def test_bad_points(x):
-    for method in (planar("moons").log_density, planar("moons").score):
+    for method in (toy("moons").log_density, toy("moons").score):
         with pytest.raises(ValueError, match=r"shape \(B, 2\), got shape"):
             method(x)
+
+
+@pytest.mark.parametrize("name", PLANAR)
+def test_density_on_a_grid(name):
+    law = toy(name)
+    axis = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    points = torch.cartesian_prod(axis, axis)
+    exact = torch.exp(law.log_density(points)).reshape(21, 21)
+    torch.testing.assert_close(law.density(axis), exact, rtol=1e-9, atol=1e-12)

@@ -8,11 +8,8 @@ import dataclasses
 import inspect
 import itertools
 import math
-
 import pytest
 import torch
-
-from torch import nn
 
 from fokker.samplers import (
     MALA,
@@ -24,6 +21,7 @@ from fokker.samplers import (
     geometric,
     standard_error,
 )
+from torch import nn
 
 EXAMPLES = {
     "ula": ULA(0.1),

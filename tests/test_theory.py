@@ -2,14 +2,11 @@ r"""The theorems of the paper, corrected, each against a closed form or a grid."
 
 import itertools
 import math
-
 import numpy as np
 import pytest
 import torch
 
 from conftest import standard_error
-from torch import tensor
-
 from fokker.analytic import Gaussian, GaussianMixture
 from fokker.derivatives import Exact
 from fokker.diffusions import EDM, VE, VP, Custom, Langevin, Linear
@@ -23,6 +20,7 @@ from fokker.objectives import (
     RecoveryLikelihood,
     ScoreMatching,
 )
+from torch import tensor
 
 # a diffusion with a nonlinear drift and a coefficient that moves: no closed form
 BISTABLE = Custom(F=lambda x, t: torch.sin(x) - x / 2, G=lambda t: 1 + t / 2)

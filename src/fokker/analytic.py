@@ -20,7 +20,6 @@ with :math:`P, Q` the precisions and :math:`m` the difference of the means.
 __all__ = ["Gaussian", "GaussianMixture", "ring_of_gaussians"]
 
 import math
-
 import torch
 
 from torch import Tensor

@@ -18,7 +18,6 @@ __all__ = [
 ]
 
 import math
-
 import torch
 
 from torch import Tensor

@@ -4,16 +4,14 @@ __all__ = ["main"]
 
 import math
 import sys
+import tyro
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
-
 from rich.console import Console
 from rich.table import Table
+from typing import Annotated
 
 from . import results, tables
 from .data import PLANAR

@@ -51,14 +51,12 @@ __all__ = [
 ]
 
 import abc
+import torch
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-import torch
-
 from torch import Tensor
+from typing import Literal, NamedTuple
 
 from . import checks
 from .checks import align, dot

@@ -40,15 +40,13 @@ __all__ = [
 ]
 
 import abc
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import numpy as np
 import torch
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from torch import Tensor
+from typing import NamedTuple
 
 from . import checks
 from .checks import align

@@ -28,11 +28,9 @@ weights use `Mixture` with normalized parts. A time-dependent energy is a callab
 __all__ = ["Energy", "Function", "LogDensity", "Mixture", "Quadratic", "Scaled", "Slice", "Sum"]
 
 import math
-
-from collections.abc import Callable, Sequence
-
 import torch
 
+from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 
 from . import checks

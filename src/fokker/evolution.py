@@ -37,13 +37,11 @@ __all__ = [
 
 import abc
 import math
-
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
+from typing import Literal, NamedTuple
 
 from . import checks
 from .checks import align, dot

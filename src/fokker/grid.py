@@ -16,11 +16,9 @@ of order four.
 __all__ = ["Grid"]
 
 import math
-
-from dataclasses import dataclass
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
 
 from . import checks

@@ -20,13 +20,12 @@ import platform
 import re
 import subprocess
 import sys
+import torch
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import torch
 
 Row = dict[str, Any]
 

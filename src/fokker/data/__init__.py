@@ -1,7 +1,4 @@
-r"""Data sets.
-
-The function `planar.planar` is not re-exported, as its name is that of its module.
-"""
+r"""Data sets."""
 
 __all__ = [
     "PLANAR",
@@ -14,6 +11,7 @@ __all__ = [
     "Rings",
     "SwissRoll",
     "TwoSpirals",
+    "toy",
 ]
 
 from .planar import (
@@ -27,4 +25,5 @@ from .planar import (
     Rings,
     SwissRoll,
     TwoSpirals,
+    toy,
 )

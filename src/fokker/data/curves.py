@@ -31,15 +31,13 @@ __all__ = ["Planar", "information", "kernel"]
 
 import abc
 import math
-
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar
-
 import numpy as np
 import torch
 
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from torch import Tensor
+from typing import Any, ClassVar
 
 from .. import checks
 from ..energies import Energy, LogDensity
@@ -227,6 +225,20 @@ class Planar(abc.ABC):
         r"""Returns the energy :math:`E = -\log p`, normalized."""
         return LogDensity(self.log_density)
 
+    def factor(self, points: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        r"""Returns :math:`\kappa` and :math:`\kappa'` of coordinates :math:`(N)` along axis i at
+        every node, each with shape :math:`(N, M)`."""
+        z = points[:, None] - self.nodes[0][:, i]
+        log_k, slope = kernel(z, self.scale * self.width, self.scale * self.noise)
+        k = torch.exp(torch.clamp(log_k, min=-300.0))  # products of subnormal numbers are slow
+        return k, k * slope
+
+    def density(self, axis: Tensor) -> Tensor:
+        r"""Returns p on the grid of all pairs of N coordinates, with shape :math:`(N, N)`, in
+        float64: one product of matrices, as the kernel is a product."""
+        kx, ky = (self.factor(axis.double().cpu(), i)[0] for i in (0, 1))
+        return (self.nodes[1] * kx) @ ky.T
+
     def box(self, margin: float = 6.0) -> float:
         r"""Returns the half-width of a centered square that holds all but a negligible mass.
 
@@ -265,21 +277,14 @@ def information(law: Planar) -> float:
 @torch.no_grad()
 def trapezoid(law: Planar, step: float) -> float:
     r"""Returns :math:`\int \|\nabla p\|^2 / p` by the trapezoidal rule, in blocks of rows."""
-    width, std, (centers, weights) = law.scale * law.width, law.scale * law.noise, law.nodes
-    half = law.box(9.0)
+    weights, half = law.nodes[1], law.box(9.0)
     size = math.ceil(2 * half / step)
     grid = torch.linspace(-half, half, size, dtype=torch.float64, device="cpu")
 
-    def axis(points: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        z = points[:, None] - centers[:, i]
-        log_k, slope = kernel(z, width, std)
-        k = torch.exp(torch.clamp(log_k, min=-300.0))  # products of subnormal numbers are slow
-        return k, k * slope
-
-    ky, dky = axis(grid, 1)
+    ky, dky = law.factor(grid, 1)
     total = 0.0
     for rows in grid.split(max(1, PAIRS // size)):
-        kx, dkx = axis(rows, 0)
+        kx, dkx = law.factor(rows, 0)
         p, px, py = (weights * kx) @ ky.T, (weights * dkx) @ ky.T, (weights * kx) @ dky.T
         total += float(((px**2 + py**2) / p).sum())
     return total * float(grid[1] - grid[0]) ** 2

@@ -38,18 +38,16 @@ __all__ = [
     "Rings",
     "SwissRoll",
     "TwoSpirals",
-    "planar",
+    "toy",
 ]
 
 import difflib
 import math
-
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
+from typing import Any, ClassVar
 
 from .curves import Planar
 
@@ -214,7 +212,7 @@ PLANAR: dict[str, type[Planar]] = {
 }
 
 
-def planar(name: str, **settings: float) -> Planar:
+def toy(name: str, **settings: float) -> Planar:
     r"""Returns a planar set by its name.
 
     Arguments:
@@ -222,7 +220,7 @@ def planar(name: str, **settings: float) -> Planar:
         settings: The `scale` and `noise` of the set, each its own by default.
 
     Example:
-        >>> moons = planar("moons")
+        >>> moons = toy("moons")
         >>> x = moons.sample(1000, torch.Generator().manual_seed(0))
         >>> moons.log_density(x).shape, moons.score(x).shape
         (torch.Size([1000]), torch.Size([1000, 2]))

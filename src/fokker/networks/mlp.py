@@ -21,12 +21,10 @@ __all__ = ["ACTIVATIONS", "MLP", "Fourier"]
 
 import itertools
 import math
-
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 
+from collections.abc import Callable
 from torch import Tensor, nn
 
 from .. import checks

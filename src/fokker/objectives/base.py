@@ -15,13 +15,11 @@ __all__ = ["LogUniform", "Objective", "Output", "draw"]
 
 import abc
 import math
-
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
+from typing import Any, NamedTuple
 
 from .. import checks
 from ..derivatives import EnergyLike

@@ -19,12 +19,11 @@ time.
 
 __all__ = ["CD", "PCD", "Particles"]
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
+from typing import Literal, NamedTuple
 
 from .base import Objective, Output
 from .. import checks

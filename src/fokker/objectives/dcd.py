@@ -26,10 +26,9 @@ see the weights of separated modes and mass where there is no data. `MultiTimeDC
 
 __all__ = ["DCD", "EnergyDiscrepancy", "MultiTimeDCD"]
 
-from dataclasses import dataclass
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
 
 from .base import LogUniform, Objective, Output, draw

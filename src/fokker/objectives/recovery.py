@@ -20,10 +20,9 @@ is the likelihood of an energy-based model that is easy to sample, nearly a Gaus
 
 __all__ = ["RecoveryLikelihood"]
 
-from dataclasses import dataclass
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
 
 from .base import LogUniform, Objective, Output, draw

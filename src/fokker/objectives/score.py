@@ -9,10 +9,9 @@ minimize its metric; that is a reason to include them.
 
 __all__ = ["DenoisingScoreMatching", "ScoreMatching", "SlicedScoreMatching"]
 
-from dataclasses import dataclass
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Objective, Output

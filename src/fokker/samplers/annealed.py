@@ -16,12 +16,11 @@ for equal weights, and too even for unequal ones unless the ladder is slow where
 
 __all__ = ["Annealed", "geometric"]
 
+import torch
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-import torch
-
 from torch import Tensor
 
 from .base import Info, Sampler, State

@@ -20,12 +20,10 @@ here builds a graph: gradients do not flow through a chain.
 __all__ = ["Info", "Run", "Sampler", "State"]
 
 import abc
-
-from typing import NamedTuple
-
 import torch
 
 from torch import Tensor
+from typing import NamedTuple
 
 from . import diagnostics
 from .. import checks

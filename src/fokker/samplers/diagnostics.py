@@ -36,12 +36,10 @@ References:
 __all__ = ["Acceptance", "acceptance", "ess", "rhat", "standard_error"]
 
 import math
-
-from typing import NamedTuple
-
 import torch
 
 from torch import Tensor
+from typing import NamedTuple
 
 
 class Acceptance(NamedTuple):

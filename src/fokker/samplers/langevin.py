@@ -23,11 +23,9 @@ at x'. The middle is the error of the trapezoidal rule for :math:`E' - E`: r is 
 __all__ = ["MALA", "ULA"]
 
 import math
-
-from dataclasses import dataclass
-
 import torch
 
+from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Info, Sampler, State
