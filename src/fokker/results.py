@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import torch
@@ -32,12 +33,16 @@ Row = dict[str, Any]
 
 def commit() -> str:
     r"""Returns the commit of the working tree, with `+` if it has changes, or `unknown`."""
+    if "FOKKER_COMMIT" in os.environ:  # where the source travels without its history
+        return os.environ["FOKKER_COMMIT"]
+    if shutil.which("git") is None:
+        return "unknown"
     run = lambda *args: subprocess.run(
         ["git", *args], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )
     head = run("rev-parse", "--short", "HEAD")
     if head.returncode != 0:
-        return os.environ.get("FOKKER_COMMIT", "unknown")
+        return "unknown"
     dirty = run("status", "--porcelain", "--untracked-files=no").stdout.strip()
     return head.stdout.strip() + ("+" if dirty else "")
 

@@ -154,9 +154,11 @@ class PCD(Objective):
                 f"expected at least {len(x)} particles of shape {tuple(x.shape[1:])}, one a data"
                 f" point, got a buffer of shape {tuple(particles.shape)}"
             )
-        which = torch.randperm(len(particles), generator=generator, device=x.device)[: len(x)]
+        # a random subset by sorting, which can be vectorized where a permutation cannot
+        order = torch.rand(len(particles), generator=generator, device=x.device).argsort()
+        which = order[: len(x)]
         anew = torch.rand(len(x), generator=generator, device=x.device) < self.restart
         start = torch.where(align(anew, x), self.fresh(x, len(x), generator), particles[which])
         model = langevin(energy, start, self.steps, constant(self.step_size, x), generator)
         loss, info = contrast(energy, x, model)
-        return Output(loss, Particles(particles.index_copy(0, which, model)), info)
+        return Output(loss, Particles(particles.index_put((which,), model)), info)

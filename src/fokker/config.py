@@ -1,0 +1,241 @@
+r"""Configurations: one typed source for the API, the command line and the saved `config.toml`.
+
+A configuration is a tree of frozen dataclasses. Its image in TOML has one table a dataclass; where
+a field admits several classes (an objective, a diffusion, ...) the table says which under the key
+`kind`, the name in the registry of the package. `None` is left out. Reading is strict: an unknown
+key, a wrong type or an unknown kind is an error that names the place and what was expected.
+"""
+
+__all__ = ["Config", "Network", "Optimization", "TableData", "ToyData", "dumps", "loads"]
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import checks
+from .data import Planar, toy
+from .derivatives import LAPLACIANS, Laplacian
+from .diffusions import DIFFUSIONS, Diffusion
+from .energies import Energy, Quadratic
+from .evolution import EVOLUTIONS, Evolution
+from .networks import MLP
+from .objectives import OBJECTIVES, LogUniform, MultiTimeDCD, Objective
+
+
+@dataclass(frozen=True)
+class ToyData:
+    r"""A 2-D set by its name, with an exact density."""
+
+    name: str = "rings"
+    """The set: swissroll, circles, rings, moons, 8gaussians, 2spirals, checkerboard, pinwheel."""
+    scale: float = 0.25
+    """The factor of every point."""
+    noise: float | None = None
+    """The noise before the scale; the set's own if not given."""
+
+    def build(self) -> Planar:
+        r"""Returns the set."""
+        own = {} if self.noise is None else {"noise": self.noise}
+        return toy(self.name, scale=self.scale, **own)
+
+
+@dataclass(frozen=True)
+class TableData:
+    r"""A user's own points, from a file."""
+
+    path: str
+    """The file: .csv, .tsv, .npy or .parquet."""
+    held_out: float = 0.1
+    """The share of rows kept aside for evaluation."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out < 1:
+            raise ValueError(
+                f"expected held_out strictly between 0 and 1, got {self.held_out!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Network:
+    r"""A multi-layer perceptron energy, with an optional confining quadratic."""
+
+    width: int = 300
+    """The number of units a hidden layer."""
+    layers: int = 4
+    """The number of linear layers."""
+    activation: str = "gelu"
+    """The activation: gelu, silu, tanh or softplus."""
+    features: int = 0
+    """The number of random Fourier frequencies."""
+    bandwidth: float = 6.0
+    """The standard deviation of the frequencies, in radians a unit of x."""
+    confine: float | None = None
+    """The standard deviation of a quadratic added to the energy; none if not given."""
+
+    def build(self, dim: int) -> Energy:
+        r"""Returns the energy of points of `dim` coordinates, initialized from the global RNG."""
+        net = MLP(
+            dim, self.width, self.layers, self.activation, self.features, self.bandwidth
+        )
+        return net if self.confine is None else net + Quadratic(self.confine)
+
+
+@dataclass(frozen=True)
+class Optimization:
+    r"""Adam, its schedule and the moving average of the weights."""
+
+    steps: int = 5000
+    """The number of steps."""
+    batch: int = 1000
+    """The number of points a step."""
+    rate: float = 1e-3
+    """The learning rate, the first one."""
+    beta1: float = 0.9
+    """The decay of Adam's first moment."""
+    beta2: float = 0.99
+    """The decay of Adam's second moment."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """How the rate falls: not at all, or as half a cosine to zero."""
+    ema: float = 0.999
+    """The decay of the average of the weights that is evaluated and saved; 0 for none. Early on
+    it is lower, (1 + k) / (10 + k) at step k."""
+    clip: float | None = None
+    """The largest norm of the gradient; longer ones are scaled down to it."""
+
+    def __post_init__(self) -> None:
+        checks.positive_integer(steps=self.steps, batch=self.batch)
+        checks.positive(rate=self.rate)
+        checks.between(0, 1, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
+        checks.one_of(("constant", "cosine"), schedule=self.schedule)
+        if self.clip is not None:
+            checks.positive(clip=self.clip)
+
+
+@dataclass(frozen=True)
+class Config:
+    r"""All that a run depends on."""
+
+    data: ToyData | TableData = ToyData()
+    objective: Objective = MultiTimeDCD()
+    network: Network = Network(features=64, confine=0.7)
+    optimization: Optimization = Optimization()
+    seed: int = 0
+    """The seed of the weights, the data and the noise."""
+    device: str = "cpu"
+    """The device to train on."""
+    evaluate: int = 500
+    """The number of steps between evaluations and checkpoints."""
+
+    def __post_init__(self) -> None:
+        checks.positive_integer(evaluate=self.evaluate)
+
+
+# the classes that are saved with a kind, by name
+REGISTRIES: list[Mapping[str, type]] = [
+    OBJECTIVES,
+    DIFFUSIONS,
+    EVOLUTIONS,
+    LAPLACIANS,
+    {"toy": ToyData, "table": TableData, "log-uniform": LogUniform},
+]
+
+
+def kinds(types_: tuple[type, ...]) -> dict[str, type]:
+    r"""Returns the classes with a kind that a field of these types may hold, by kind."""
+    bases = tuple(t for t in types_ if isinstance(t, type))
+    return {
+        name: kind
+        for names in REGISTRIES
+        for name, kind in names.items()
+        if issubclass(kind, bases)
+    }
+
+
+def kind_of(value: object) -> str | None:
+    r"""Returns the kind under which an object is saved, if its class has one."""
+    return {kind: name for names in REGISTRIES for name, kind in names.items()}.get(type(value))
+
+
+def encode(value: object, where: str = "config") -> Any:
+    r"""Returns the image of a configuration in the types of TOML."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = kind_of(value)
+        out = {} if kind is None else {"kind": kind}
+        for field in dataclasses.fields(value):
+            part = getattr(value, field.name)
+            if part is not None:
+                out[field.name] = encode(part, f"{where}.{field.name}")
+        return out
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(f"expected a value that TOML can hold at {where}, got {value!r}")
+
+
+def alternatives(annotation: Any) -> tuple[type, ...]:
+    r"""Returns the types of a union, or the type alone."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return tuple(t for t in typing.get_args(annotation) if t is not type(None))
+    return (annotation,)
+
+
+def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ValueError(f"expected {what} at {where}, one of {', '.join(known)}, got {name!r}{hint}")
+
+
+def decode(annotation: Any, value: object, where: str = "config") -> Any:
+    r"""Returns the configuration of a type whose image is `value`."""
+    types_ = alternatives(annotation)
+    if isinstance(value, dict):
+        named = kinds(types_)
+        plain = [t for t in types_ if dataclasses.is_dataclass(t)]
+        if named:
+            value = dict(value)
+            kind = value.pop("kind", None)
+            if kind not in named:
+                raise unknown(str(kind), list(named), "a kind", where)
+            target = named[kind]
+        elif plain:
+            target = plain[0]
+        else:
+            raise ValueError(f"expected a plain value at {where}, got a table")
+        hints = typing.get_type_hints(target)
+        fields = [field.name for field in dataclasses.fields(target)]
+        for key in value:
+            if key not in fields:
+                raise unknown(key, fields, "a key", where)
+        return target(**{k: decode(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+    for t in types_:
+        if typing.get_origin(t) is Literal:
+            if value in typing.get_args(t):
+                return value
+            raise unknown(str(value), list(typing.get_args(t)), "a value", where)
+        if t is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if t in {int, str, bool} and type(value) is t:
+            return value
+    expected = " or ".join(getattr(t, "__name__", str(t)) for t in types_)
+    raise ValueError(f"expected {expected} at {where}, got {value!r}")
+
+
+def dumps(config: Config) -> str:
+    r"""Returns a configuration as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(encode(config))
+
+
+def loads(text: str) -> Config:
+    r"""Returns the configuration that a TOML text describes."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"expected a configuration in TOML, got a text that is not: {error}") from None
+    return decode(Config, content)

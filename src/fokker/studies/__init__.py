@@ -1,0 +1,1 @@
+r"""Studies: one module for each table of the paper."""
