@@ -6,14 +6,14 @@ import math
 import sys
 import tyro
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from rich.console import Console
 from rich.table import Table
-from typing import Annotated
+from typing import Any
 
 from . import results, tables
+from .config import unknown
 from .data import PLANAR
 
 
@@ -60,17 +60,89 @@ class Tables:
             print(f"{path}: {'rendered anew' if fresh != text else 'unchanged'}")
 
 
-Command = (
-    Annotated[Optima, tyro.conf.subcommand("optima")]
-    | Annotated[Tables, tyro.conf.subcommand("tables")]
-)
+@dataclass(frozen=True)
+class ReproduceToy:
+    """Reproduce the paper's 2-D study: its Table 2 and the figure of learned densities.
+
+    A study that was stopped goes on where it was. On a GPU the whole takes minutes; on a CPU,
+    --quick does a small slice of it."""
+
+    out: Path = Path("runs/study-toy")
+    """The folder of the study: one part a method."""
+    device: str = "cpu"
+    """The device to train on."""
+    quick: bool = False
+    """Two sets, one seed and 300 steps of 256 points: shows that it works, not how well."""
+    methods: tuple[str, ...] = ()
+    """Only these, as PRESET-METHOD, such as fokker-dcd; all by default."""
+    results: Path | None = None
+    """Also write all rows to this JSON file."""
+
+    def run(self) -> None:
+        from .studies import toy
+
+        names = [f"{preset}-{method}" for preset, method in toy.METHODS]
+        for name in self.methods:
+            if name not in names:
+                raise unknown(name, names, "a method", "--methods")
+        console = Console()
+        slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 300, "batch": 256}
+        for preset, method in toy.METHODS:
+            part = toy.Part(preset, method, device=self.device, **(slice_ if self.quick else {}))
+            if self.methods and part.name not in self.methods:
+                continue
+            say = f"{part.name}: {{}} of {part.optimization.steps} steps"
+            with console.status(say.format(0)) as status:
+                toy.run(part, self.out, lambda k, say=say, s=status: s.update(say.format(k)))
+            console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
+        rows = toy.collect(self.out)
+        if self.results is not None:
+            command = "fokker reproduce toy" + (" --quick" if self.quick else "")
+            results.save(self.results, rows, command, device=self.device)
+        table = Table(*tables.TOY_HEADER)
+        for line in tables.toy_rows(rows):
+            table.add_row(*line)
+        console.print(table)
+        if self.quick:
+            console.print("This was --quick: a slice, not the study.")
+
+
+# a command is one or two words; the second picks among the classes under the first
+COMMANDS: dict[str, type | dict[str, type]] = {
+    "reproduce": {"toy": ReproduceToy},
+    "optima": Optima,
+    "tables": Tables,
+}
+
+
+def parse(args: list[str]) -> Any:
+    r"""Returns the command that the arguments ask for, ready to run."""
+    words: list[str] = []
+    found: Any = COMMANDS
+    while isinstance(found, dict):
+        if not args or args[0] not in found:
+            if args and args[0] not in {"-h", "--help"}:
+                raise unknown(args[0], list(found), "a command", " ".join(["fokker", *words]))
+            lines = [f"  {name:12}{summary(entry)}" for name, entry in found.items()]
+            print("\n".join([f"usage: {' '.join(['fokker', *words])} COMMAND --help", *lines]))
+            sys.exit(0 if args else 2)
+        words.append(args[0])
+        found, args = found[args[0]], args[1:]
+    return tyro.cli(found, prog=" ".join(["fokker", *words]), args=args)
+
+
+def summary(entry: type | dict[str, type]) -> str:
+    r"""Returns the first sentence of a command, or the words that may follow it."""
+    if isinstance(entry, dict):
+        return " | ".join(entry)
+    return (entry.__doc__ or "").strip().split("\n")[0]
 
 
 def main(args: list[str] | None = None) -> None:
     r"""Runs a command. Bad input is one line on stderr and exit code 2."""
-    command: Callable = tyro.cli(Command, prog="fokker", description=__doc__, args=args).run
+    args = sys.argv[1:] if args is None else args
     try:
-        command()
+        parse(args).run()
     except (ValueError, OSError) as error:
         print(f"fokker: {error}", file=sys.stderr)
         sys.exit(2)

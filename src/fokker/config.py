@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from . import checks
 from .data import Planar, toy
-from .derivatives import LAPLACIANS, Laplacian
-from .diffusions import DIFFUSIONS, Diffusion
+from .derivatives import LAPLACIANS
+from .diffusions import DIFFUSIONS
 from .energies import Energy, Quadratic
-from .evolution import EVOLUTIONS, Evolution
+from .evolution import EVOLUTIONS
 from .networks import MLP
 from .objectives import OBJECTIVES, LogUniform, MultiTimeDCD, Objective
 
@@ -56,9 +56,7 @@ class TableData:
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
-            raise ValueError(
-                f"expected held_out strictly between 0 and 1, got {self.held_out!r}"
-            )
+            raise ValueError(f"expected held_out strictly between 0 and 1, got {self.held_out!r}")
 
 
 @dataclass(frozen=True)
@@ -73,16 +71,14 @@ class Network:
     """The activation: gelu, silu, tanh or softplus."""
     features: int = 0
     """The number of random Fourier frequencies."""
-    bandwidth: float = 6.0
+    bandwidth: float = 4.0
     """The standard deviation of the frequencies, in radians a unit of x."""
     confine: float | None = None
     """The standard deviation of a quadratic added to the energy; none if not given."""
 
     def build(self, dim: int) -> Energy:
         r"""Returns the energy of points of `dim` coordinates, initialized from the global RNG."""
-        net = MLP(
-            dim, self.width, self.layers, self.activation, self.features, self.bandwidth
-        )
+        net = MLP(dim, self.width, self.layers, self.activation, self.features, self.bandwidth)
         return net if self.confine is None else net + Quadratic(self.confine)
 
 
@@ -237,5 +233,7 @@ def loads(text: str) -> Config:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"expected a configuration in TOML, got a text that is not: {error}") from None
+        raise ValueError(
+            f"expected a configuration in TOML, got a text that is not: {error}"
+        ) from None
     return decode(Config, content)

@@ -15,11 +15,10 @@ __all__ = ["Stacked", "train_stack"]
 import math
 import time
 import torch
-import torch.nn as nn
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 from typing import Any, Protocol
 
 from .config import Network, Optimization

@@ -1,6 +1,16 @@
 r"""The tables of the README and the docs, each made from a file in `results/`."""
 
-__all__ = ["OPTIMA_HEADER", "PAPER_TABLE_2", "documents", "optima_rows", "render"]
+__all__ = [
+    "OPTIMA_HEADER",
+    "PAPER_TABLE_2",
+    "TOY_HEADER",
+    "documents",
+    "optima_rows",
+    "render",
+    "toy_rows",
+]
+
+import statistics
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +56,57 @@ def optima_rows(rows: Sequence[results.Row]) -> list[list[str]]:
         prototype = "–" if rough is None else f"{rough:g}".replace("-", "−")
         optimum = number(row["optimum"], "−∞")
         lines.append([name, f"{row['noise']:.3g}", optimum, prototype, *theirs])
+    return lines
+
+
+TOY_HEADER = ("set", "method", "SM loss", "optimum", "Fisher gap %", "KL", "off %", "diverged")
+TOY_NAMES = {
+    ("fokker", "paper", "dcd"): "paper DCD",
+    ("fokker", "paper", "cd"): "paper CD",
+    ("fokker", "paper", "pcd"): "paper PCD",
+    ("fokker", "fokker", "sm"): "score matching",
+    ("fokker", "fokker", "ed"): "energy discrepancy",
+    ("fokker", "fokker", "dcd"): "**fokker DCD**",
+}
+
+
+def spread(values: Sequence[float | None], factor: float = 1.0, digits: int = 2) -> str:
+    r"""Returns mean ± standard deviation over seeds, a dash if there is nothing to average."""
+    found = [factor * v for v in values if v is not None]
+    if not found:
+        return "–"
+    mean = statistics.fmean(found)
+    text = f"{mean:.{digits}f}"
+    if len(found) > 1:
+        text += f" ± {statistics.stdev(found):.{digits}f}"
+    return text.replace("-", "−")
+
+
+def toy_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of the 2-D study: one a set and method, over the seeds that did not
+    diverge."""
+    lines = []
+    for name in dict.fromkeys(row["data"] for row in rows):
+        for key, label in TOY_NAMES.items():
+            group = [
+                row
+                for row in rows
+                if row["data"] == name and (row["library"], row["preset"], row["method"]) == key
+            ]
+            if not group:
+                continue
+            sound = [row for row in group if not row["diverged"]]
+            column = lambda field, sound=sound: [row[field] for row in sound]
+            lines.append([
+                name,
+                label,
+                spread(column("sm_loss")),
+                number(group[0]["optimum"], "−∞"),
+                spread(column("fisher_gap"), 100),
+                spread(column("kl"), 1, 4),
+                spread(column("off_mass"), 100),
+                f"{len(group) - len(sound)} of {len(group)}" if len(sound) < len(group) else "",
+            ])
     return lines
 
 

@@ -110,6 +110,11 @@ class Fourier(nn.Module):
         ])
 
 
+def linear(triple: Tensor, layer: nn.Linear) -> Tensor:
+    r"""Applies the matrix of a layer to all of a stacked triple, as one product."""
+    return (triple.flatten(0, 1) @ layer.weight.T).unflatten(0, triple.shape[:2])
+
+
 class MLP(Energy):
     r"""Creates a multi-layer perceptron energy.
 
@@ -132,7 +137,7 @@ class MLP(Energy):
         layers: int = 4,
         activation: str = "gelu",
         features: int = 0,
-        bandwidth: float = 6.0,
+        bandwidth: float = 4.0,
     ) -> None:
         super().__init__()
         checks.positive_integer(dim=dim, width=width)
@@ -166,9 +171,9 @@ class MLP(Energy):
             h, d1, d2 = self.curve(first(x)[None])
             triple = torch.cat([h, d1 * rows, d2 * rows.square().sum(0)])
         else:
-            triple = self.activate(self.fourier.triple(x) @ first.weight.T, first.bias)
+            triple = self.activate(linear(self.fourier.triple(x), first), first.bias)
         for layer in middle:
-            triple = self.activate(triple @ layer.weight.T, layer.bias)
+            triple = self.activate(linear(triple, layer), layer.bias)
         e, g, laplacian = (triple @ last.weight[0]).split([1, self.dim, 1])
         return Jet(e[0] + last.bias, g.T, laplacian[0])
 
