@@ -93,7 +93,7 @@ def peer(x: Tensor) -> dict[str, Callable[[], None]]:
     langevin = lambda net: LangevinDynamics(net, step_size=1e-3)
     return {
         "exact SM": step(lambda net: losses.ScoreMatching(net, hessian_method="exact")),
-        "sliced SM": step(losses.SlicedScoreMatching),
+        "sliced SM": step(lambda net: losses.SlicedScoreMatching(net, n_projections=1)),
         "denoising SM": step(losses.DenoisingScoreMatching),
         "CD-10": step(lambda n: losses.ContrastiveDivergence(n, langevin(n), k_steps=10)),
         "PCD-20": step(

@@ -76,6 +76,8 @@ def test_short_steps_keep_their_digits():
     s, t = torch.tensor(0.0, dtype=torch.float32), torch.tensor(1e-6, dtype=torch.float32)
     exact = 1 - math.exp(-(1e-6 * 0.1 + 0.5e-12 * 19.9))
     assert float(VP().transition(s, t)[1] ** 2) == pytest.approx(exact, rel=1e-4)
+    growth = VP().increment(torch.ones(1, 1), s, t).divergence
+    assert float(growth) == pytest.approx(-(1e-6 * 0.1 + 0.5e-12 * 19.9) / 2, rel=1e-5)
     s = torch.tensor(80.0, dtype=torch.float32)
     t = s + torch.tensor(2.0**-10, dtype=torch.float32)
     exact = (80 + 2.0**-10) ** 2 - 80**2
@@ -118,7 +120,17 @@ def test_custom_kernel_is_one_euler_step():
     x, s, t = torch.randn(6, 2), tensor(0.5), tensor(0.6)
     mean, std = diffusion.kernel(x, s, t)
     assert torch.allclose(mean, 0.9 * x)
-    assert float(std) == pytest.approx(2.5 * math.sqrt(0.1))
+    # the variance is the integral of (2 + t)^2
+    assert float(std) == pytest.approx(math.sqrt((2.6**3 - 2.5**3) / 3))
+
+
+def test_custom_takes_a_number_and_starts_from_rest():
+    assert torch.equal(Custom(lambda x, t: -x, 2.0).coefficient(tensor(0.3)), tensor(2.0))
+    # G(0) = 0, as in EDM: the first step has noise all the same
+    like_edm = Custom(lambda x, t: 0 * x, lambda t: torch.sqrt(2 * t))
+    x, s, t = torch.randn(4, 2), tensor(0.0), tensor(0.3)
+    assert torch.allclose(like_edm.kernel(x, s, t)[1], EDM().kernel(x, s, t)[1])
+    assert torch.allclose(like_edm.increment(x, s, t).variance, t**2)
 
 
 def test_frozen_values_compare():
@@ -140,6 +152,12 @@ def test_frozen_values_compare():
                 torch.zeros(4, 2), tensor(0.0)
             ),
             r"the shape of x, \(4, 2\), got \(4, 1\)",
+        ),
+        (
+            lambda: Custom(lambda x, t: x, 1.0, lambda x, t: x).divergence(
+                torch.zeros(4, 2), tensor(0.0)
+            ),
+            r"divergence to have shape \(\) or \(4,\), got \(4, 2\)",
         ),
     ],
 )

@@ -78,16 +78,47 @@ def test_torchebm_energies_pass_through_the_adapter():
         assert torch.isfinite(Exact()(energy, x).laplacian).all()
 
 
-def test_time_slices():
-    class Timed(Energy):
-        def forward(self, x, t):
-            return x.square().sum(1) / (2 * (1 + t))
+class Timed(Energy):
+    r"""A Gaussian that widens with time."""
 
+    def forward(self, x, t):
+        return x.square().sum(1) / (2 * (1 + t))
+
+
+def test_time_slices():
     x = torch.randn(4, 3)
     assert isinstance(Timed().at(1.0), Slice)
     assert torch.allclose(Timed().at(1.0)(x), x.square().sum(1) / 4)
     t = torch.arange(4.0)
     assert torch.allclose(Exact()(Timed().at(t), x).laplacian, 3 / (1 + t))
+    # composed, and in batches that objectives enlarge block by block
+    energy = Timed().at(t) + Quadratic(1.0)
+    twice = energy(torch.cat([x, 2 * x]))
+    assert torch.allclose(twice[4:], energy(2 * x))
+
+
+def test_a_jet_is_that_of_its_own_forward():
+    class Tilted(MLP):  # overrides forward, not jet
+        def forward(self, x):
+            return super().forward(x) + 5 * x.square().sum(1)
+
+    net, x = Tilted(2, 9, 3), torch.randn(5, 2)
+    for energy in (net, net + Quadratic(1.0), net / 2, net | Quadratic(1.0)):
+        assert torch.allclose(Exact()(energy, x).laplacian, Loop()(energy, x).laplacian)
+
+
+def test_laplacians_of_mixtures_keep_their_digits():
+    # float32, far out in a narrow component: the exact value is 2 / variance
+    narrow = Gaussian(torch.zeros(2, dtype=torch.float32), 1e-4)
+    x = torch.full((1, 2), 20.0, dtype=torch.float32)
+    assert float(narrow.jet(x).laplacian) == pytest.approx(2e4, rel=1e-5)
+    assert float((narrow | narrow).jet(x).laplacian) == pytest.approx(2e4, rel=1e-5)
+
+
+def test_functions_compose_from_both_sides():
+    a, b, x = Quadratic(0.8), (lambda x: x.square().sum(1)), torch.randn(5, 2)
+    assert torch.allclose((a | b)(x), (b | a)(x))
+    assert torch.allclose((a + b)(x), (b + a)(x))
 
 
 @pytest.mark.parametrize("K", [1, 4])
@@ -139,12 +170,34 @@ def test_ring_of_gaussians():
         (lambda: Quadratic(1.0) / 0, "temperature to be a finite number > 0, got 0"),
         (lambda: Quadratic(1.0) * -2, "factor to be a finite number > 0, got -2"),
         (lambda: Quadratic(1.0) / math.nan, "temperature to be a finite number > 0, got nan"),
-        (lambda: Function(3), "expected a callable energy, got int"),
+        (lambda: Function(3), "expected a callable energy, got 3"),
         (lambda: Mixture([Quadratic()], [1, 2]), "one weight an energy, got 2 for 1"),
         (lambda: Mixture([Quadratic()], [-1.0]), r"weights\[0\] to be a finite number > 0"),
-        (lambda: GaussianMixture(torch.zeros(2), 1.0), r"means of shape \(K, D\), got \(2,\)"),
+        (lambda: GaussianMixture(torch.zeros(2), 1.0), r"means to have shape .* got shape \(2,\)"),
+        (lambda: GaussianMixture([[0.0]], 1.0), "means to be a tensor"),
+        (lambda: GaussianMixture(tensor([[math.nan]]), 1.0), "means to be finite"),
+        (
+            lambda: GaussianMixture(torch.zeros(1, 2), tensor([[1.0, 0.9], [0.0, 1.0]])),
+            "expected symmetric, positive definite covariances",
+        ),
+        (
+            lambda: Gaussian(torch.zeros(2), 1.0)(torch.zeros(4, 2, dtype=torch.float32)),
+            "points of dtype torch.float64, got torch.float32",
+        ),
+        (
+            lambda: MLP(2)(torch.zeros(4, 2, dtype=torch.float32)),
+            "points of dtype torch.float64, that of the network, got torch.float32",
+        ),
+        (
+            lambda: Timed().at(torch.ones(4))(torch.zeros(6, 3)),
+            "expected a multiple of 4 points, one a time, got 6",
+        ),
+        (lambda: MLP(2, layers=2.5), "layers to be an integer >= 1, got 2.5"),
         (lambda: GaussianMixture(torch.zeros(1, 2), -1.0), "covariances to be a finite number"),
-        (lambda: GaussianMixture(torch.zeros(1, 2), -torch.eye(2)), "positive definite"),
+        (
+            lambda: GaussianMixture(torch.zeros(1, 2), -torch.eye(2)),
+            "symmetric, positive definite",
+        ),
         (lambda: GaussianMixture(torch.zeros(1, 2), torch.eye(3)), r"shape \(1, 2, 2\)"),
         (lambda: GaussianMixture(torch.zeros(2, 2), 1.0, tensor([1.0, 0.0])), "2 weights > 0"),
         (lambda: Gaussian(torch.zeros(1, 2), 1.0), r"mean of shape \(D,\), got \(1, 2\)"),

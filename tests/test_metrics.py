@@ -140,8 +140,17 @@ def test_wasserstein(generator):
     [
         (lambda: wasserstein(torch.zeros(3, 2), torch.zeros(3, 1)), "got 2 and 1 coordinates"),
         (lambda: wasserstein(torch.zeros(3, 2), torch.zeros(3, 2), p=0.5), "p between 1 and inf"),
+        (
+            lambda: wasserstein(torch.zeros(3, 2), torch.ones(3, 2), math.inf),
+            "p between 1 and inf",
+        ),
+        (lambda: Grid(-math.inf, math.inf), "finite numbers low < high"),
+        (
+            lambda: evaluate_planar(lambda x: x.sum(1), PLANAR["rings"](noise=0.01), 100),
+            "expected a grid that resolves Rings",
+        ),
         (lambda: wasserstein(torch.full((3, 2), math.nan), torch.zeros(3, 2)), "x to be finite"),
-        (lambda: Grid(1.0, 0.0), "expected low < high"),
+        (lambda: Grid(1.0, 0.0), "expected finite numbers low < high"),
         (lambda: Grid(size=0), "size to be an integer >= 1, got 0"),
         (lambda: Grid(dim=3), "dim 1 or 2, got 3"),
         (lambda: Grid(dim=1).evolve(Gaussian(torch.zeros(1), 1.0), None, 1.0, 0.5), "0 <= s < t"),

@@ -99,9 +99,10 @@ def test_separators(tmp_path, suffix, sep, header):
     assert_table(table, X, NAMES if header else ("x0", "x1", "x2"))
 
 
-def test_a_file_may_be_named_by_a_string(tmp_path):
+def test_a_path_may_be_a_string_and_tables_compare(tmp_path):
     table = read_table(str(write(tmp_path / "x.csv", "1,2\n3,4")))  # pyright: ignore
     assert_table(table, np.array([[1.0, 2.0], [3.0, 4.0]]), ("x0", "x1"))
+    assert table != read_table(tmp_path / "x.csv")  # equal to itself alone, and no error
 
 
 @pytest.mark.parametrize(
@@ -110,8 +111,8 @@ def test_a_file_may_be_named_by_a_string(tmp_path):
         ('"mass, kg","size; cm"\n1,2\n3,4', ("mass, kg", "size; cm")),
         ('"mass, kg";"a\tb"\n1;2\n3;4', ("mass, kg", "a\tb")),
         ('mass,"size; cm"\n1,2\n3,4', ("mass", "size; cm")),
-        ('"say ""hi""","two\nlines"\n1,2\n3,4', ('say "hi"', "two\nlines")),
-        (" a , b\t \n1,2\n3,4".replace("\t", ""), ("a", "b")),
+        ('"say ""hi""","two\r\nlines"\n1,2\n3,4', ('say "hi"', "two\r\nlines")),
+        (" a , b  \n1,2\n3,4", ("a", "b")),
         ("Na,é\n 1 , +2 \n3.,.4e1", ("Na", "é")),  # sodium is a name, not a missing value
         ("\ufeffa,b\r\n1,2\r\n3,4\r\n\r\n", ("a", "b")),
         ('\ufeff"1","2"\n"3","4"\n', ("x0", "x1")),
@@ -240,7 +241,10 @@ class Bomb:
         (X[:1], ": expected 2 rows or more, got 1"),
         (X[:1, 0], ": expected 2 rows or more, got 1"),
         (np.array([[1, 2], [3, np.nan]]), f", row 2, column 2 'x1': {CELL}a missing value, 'nan'"),
-        (np.array([[1, 2], [-np.inf, 4]]), f", row 2, column 1 'x0': {CELL}'-inf'"),
+        (
+            np.array([[1, 2], [-np.inf, np.nan], [np.nan, 6]]),
+            f", row 2, column 1 'x0': {CELL}'-inf'",
+        ),
         (np.array([1, 2, 1e300]), f", row 3, column 1 'x0': {CELL}'1e\\+300', beyond float32 .*"),
     ],
 )
@@ -383,6 +387,11 @@ def test_refused_maps():
 
 
 # --- the split ---
+
+
+@pytest.mark.parametrize(("held_out", "sizes"), [(0.001, (3, 1)), (0.5, (2, 2)), (0.999, (1, 3))])
+def test_split_leaves_a_row_on_each_side(held_out, sizes):
+    assert tuple(map(len, split(torch.zeros(4, 2), held_out))) == sizes
 
 
 @fast

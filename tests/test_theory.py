@@ -1,6 +1,5 @@
 r"""The theorems of the paper, corrected, each against a closed form or a grid."""
 
-import itertools
 import math
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from fokker.objectives import (
     RecoveryLikelihood,
     ScoreMatching,
 )
+from itertools import pairwise
 from torch import tensor
 
 # a diffusion with a nonlinear drift and a coefficient that moves: no closed form
@@ -106,7 +106,7 @@ def test_kl_contracts_and_normalizer_is_kept(diffusion):
         assert float(grid.log_normalizer(pt)) == pytest.approx(0, abs=1e-9)
         assert float(grid.log_normalizer(qt)) == pytest.approx(0, abs=1e-9)
         kls.append(float(grid.kl(pt, qt)))
-    assert all(later < earlier for earlier, later in itertools.pairwise(kls))
+    assert all(later < earlier for earlier, later in pairwise(kls))
 
 
 @pytest.mark.parametrize("diffusion", [VE(), VP(0.5, 3.0), BISTABLE], ids=ids)
@@ -136,9 +136,23 @@ def test_taylor_step_is_of_second_order(diffusion, dim):
         exact = grid.evolve(q, diffusion, s, s + h)
         step = q(x) + bracket(q.jet(x), diffusion.increment(x, tensor(s), tensor(s + h)))
         error.append(float((step - exact)[likely].abs().max()))
-    ratios = [a / b for a, b in itertools.pairwise(error)]
+    ratios = [a / b for a, b in pairwise(error)]
     assert error[-1] > 1e-7  # far above rounding: the ratios mean something
     assert all(3.5 < r < 4.5 for r in ratios), ratios
+
+
+def test_first_step_of_edm_uses_the_increment_of_the_variance():
+    # from t = 0, where G = 0: the error is of order sigma^4 = h^4; with G(0)^2 h it would stay
+    q = GaussianMixture(tensor([[-1.2], [0.4]]), 0.5)
+    grid = Grid(-7, 7, 280, dim=1)
+    x, zero = grid.points(), tensor(0.0)
+    likely = torch.exp(-q(x)) > 1e-3
+    error = []
+    for h in (0.2, 0.1, 0.05):
+        exact = grid.evolve(q, EDM(), 0.0, h)
+        step = q(x) + bracket(q.jet(x), EDM().increment(x, zero, tensor(h)))
+        error.append(float((step - exact)[likely].abs().max()))
+    assert all(14 < a / b < 18 for a, b in pairwise(error)), error
 
 
 @pytest.mark.parametrize("diffusion", LINEAR, ids=ids)

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .checks import dot
 from .derivatives import Jet
 from .diffusions import Linear
 from .energies import Energy
@@ -51,6 +50,7 @@ class GaussianMixture(Energy):
         self, means: Tensor, covariances: Tensor | float, weights: Tensor | None = None
     ) -> None:
         super().__init__()
+        checks.points(means, "means")
         if means.ndim != 2:
             raise ValueError(f"expected means of shape (K, D), got {tuple(means.shape)}")
         K, D = means.shape
@@ -62,12 +62,15 @@ class GaussianMixture(Energy):
                 f"expected covariances of shape ({K}, {D}, {D}), got {tuple(covariances.shape)}"
             )
         weights = means.new_ones(K) if weights is None else weights.to(means)
-        if weights.shape != (K,) or not (weights > 0).all():
+        if weights.shape != (K,) or not ((weights > 0) & torch.isfinite(weights)).all():
             raise ValueError(f"expected {K} weights > 0, got {weights.tolist()}")
         covariances = covariances.expand(K, D, D).contiguous()
         factor, failed = torch.linalg.cholesky_ex(covariances)
-        if failed.any():
-            raise ValueError(f"expected positive definite covariances, got {covariances.tolist()}")
+        if failed.any() or not torch.allclose(covariances, covariances.mT):
+            raise ValueError(
+                "expected symmetric, positive definite covariances, got"
+                f" {covariances[:4].tolist()}"
+            )
         log_det = 2 * torch.log(torch.diagonal(factor, dim1=1, dim2=2)).sum(1)
         self.register_buffer("means", means)
         self.register_buffer("covariances", covariances)
@@ -84,6 +87,8 @@ class GaussianMixture(Energy):
             raise ValueError(
                 f"expected points of shape (B, {self.means.shape[1]}), got {tuple(x.shape)}"
             )
+        if x.dtype != self.means.dtype:
+            raise ValueError(f"expected points of dtype {self.means.dtype}, got {x.dtype}")
         shift = x - self.means[:, None]
         pull = shift @ self.precisions
         return self.log_scale[:, None] - (shift * pull).sum(-1) / 2, pull
@@ -96,8 +101,8 @@ class GaussianMixture(Energy):
         r = torch.softmax(logs, dim=0)
         g = (r[..., None] * pull).sum(0)
         trace = torch.diagonal(self.precisions, dim1=1, dim2=2).sum(1)
-        bend = (r * (trace[:, None] - (pull * pull).sum(-1))).sum(0)
-        return Jet(-torch.logsumexp(logs, dim=0), g, bend + dot(g, g))
+        spread = (pull - g).square().sum(-1)  # not a difference of squares, which cancels
+        return Jet(-torch.logsumexp(logs, dim=0), g, (r * (trace[:, None] - spread)).sum(0))
 
     def score(self, x: Tensor) -> Tensor:
         r"""Returns the exact score, with shape :math:`(B, D)`."""

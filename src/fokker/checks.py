@@ -11,6 +11,8 @@ __all__ = [
     "constant",
     "dimension",
     "dot",
+    "instance",
+    "number",
     "one_of",
     "points",
     "positive",
@@ -20,6 +22,7 @@ __all__ = [
 import math
 import torch
 
+from collections.abc import Iterable
 from torch import Tensor
 
 
@@ -64,10 +67,24 @@ def points(x: Tensor, name: str = "x") -> Tensor:
     return x
 
 
+def number(value: object) -> bool:
+    r"""Returns whether a value is a finite number, and not a truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def instance(kind: type, names: Iterable[str], **values: object) -> None:
+    r"""Raises unless every named value is an instance of `kind`, one of those in a registry."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"expected {name} to be a {kind.__name__} ({', '.join(names)}), got {value!r}"
+            )
+
+
 def positive(**values: float) -> None:
     r"""Raises unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        if not (number(value) and value > 0):
             raise ValueError(f"expected {name} to be a finite number > 0, got {value!r}")
 
 
@@ -81,7 +98,7 @@ def positive_integer(**values: int) -> None:
 def between(low: float, high: float, **values: float) -> None:
     r"""Raises unless every named value lies in the closed interval from `low` to `high`."""
     for name, value in values.items():
-        if not (isinstance(value, (int, float)) and low <= value <= high):
+        if not (number(value) and low <= value <= high):
             raise ValueError(f"expected {name} between {low} and {high}, got {value!r}")
 
 

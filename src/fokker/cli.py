@@ -107,9 +107,47 @@ class ReproduceToy:
             console.print("This was --quick: a slice, not the study.")
 
 
+@dataclass(frozen=True)
+class ReproduceSweep:
+    """Sweep the step of the divergence and the weight of its long times on three 2-D sets."""
+
+    out: Path = Path("results/sweep.json")
+    """The file of the figures; points that are in it already are not trained again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 3000
+    """The number of steps of each point."""
+
+    def run(self) -> None:
+        from .studies import sweep
+
+        sweep.run(self.out, self.device, self.steps, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceMixtures:
+    """Train on Gaussian mixtures in d = 8, 32 and 64 and judge against the exact density."""
+
+    out: Path = Path("results/mixtures.json")
+    """The file of the figures; methods that are in it already are not trained again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 3000
+    """The number of steps of each."""
+
+    def run(self) -> None:
+        from .studies import mixtures
+
+        mixtures.run(self.out, self.device, self.steps, progress=print)
+
+
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
-    "reproduce": {"toy": ReproduceToy},
+    "reproduce": {
+        "toy": ReproduceToy,
+        "sweep": ReproduceSweep,
+        "mixtures": ReproduceMixtures,
+    },
     "optima": Optima,
     "tables": Tables,
 }

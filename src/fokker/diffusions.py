@@ -77,8 +77,15 @@ class Diffusion(abc.ABC):
         r"""Returns :math:`G(t)`, with the shape of `t`."""
 
     def variance(self, s: Tensor, t: Tensor) -> Tensor:
-        r"""Returns :math:`\int_s^t G(u)^2 \, du`, with the shape of `t`."""
-        return (t - s) * self.coefficient(s) ** 2
+        r"""Returns :math:`\int_s^t G(u)^2 \, du`, with the shape of `t`.
+
+        By 32-point Gauss–Legendre quadrature, exact for polynomials :math:`G^2` up to degree 63:
+        :math:`G(s)^2 (t - s)` would vanish where :math:`G(s) = 0`.
+        """
+        nodes, weights = np.polynomial.legendre.leggauss(32)
+        half, middle = (t - s) / 2, (t + s) / 2
+        squares = [self.coefficient(middle + half * u) ** 2 for u in nodes]
+        return half * sum(w * g2 for w, g2 in zip(weights, squares, strict=True))
 
     def increment(self, x: Tensor, s: Tensor, t: Tensor) -> Increment:
         r"""Returns the increments of the coefficients from `s` to `t`, to first order in t - s."""
@@ -88,8 +95,7 @@ class Diffusion(abc.ABC):
     def kernel(self, x: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns the mean :math:`(B, *)` and std, :math:`()` or :math:`(B)`, of
         :math:`x_t \mid x_s = x`."""
-        step = t - s
-        return x + align(step, x) * self.drift(x, s), self.coefficient(s) * torch.sqrt(step)
+        return x + align(t - s, x) * self.drift(x, s), torch.sqrt(self.variance(s, t))
 
 
 class Linear(Diffusion):
@@ -98,6 +104,10 @@ class Linear(Diffusion):
     @abc.abstractmethod
     def rate(self, t: Tensor) -> Tensor:
         r"""Returns the drift rate :math:`a(t)`, with the shape of `t`."""
+
+    @abc.abstractmethod
+    def growth(self, s: Tensor, t: Tensor) -> Tensor:
+        r"""Returns :math:`\log \alpha_{t|s} = \int_s^t a(u) \, du`, with the shape of `t`."""
 
     @abc.abstractmethod
     def transition(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,8 +120,8 @@ class Linear(Diffusion):
         return checks.dimension(x) * self.rate(t)
 
     def increment(self, x: Tensor, s: Tensor, t: Tensor) -> Increment:
-        rate = torch.log(self.transition(s, t)[0])  # the integral of a
-        return Increment(align(rate, x) * x, checks.dimension(x) * rate, self.variance(s, t))
+        growth = self.growth(s, t)
+        return Increment(align(growth, x) * x, checks.dimension(x) * growth, self.variance(s, t))
 
     def kernel(self, x: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         alpha, sigma = self.transition(s, t)
@@ -123,6 +133,9 @@ class Driftless(Linear):
     with :math:`\sigma_{t|s}^2 = \int_s^t G^2`."""
 
     def rate(self, t: Tensor) -> Tensor:
+        return torch.zeros_like(t)
+
+    def growth(self, s: Tensor, t: Tensor) -> Tensor:
         return torch.zeros_like(t)
 
     def transition(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,13 +164,7 @@ class VE(Driftless):
         return self.g(t) if callable(self.g) else torch.full_like(t, self.g)
 
     def variance(self, s: Tensor, t: Tensor) -> Tensor:
-        if not callable(self.g):
-            return self.g**2 * (t - s)
-        nodes, weights = np.polynomial.legendre.leggauss(32)
-        half, middle = (t - s) / 2, (t + s) / 2
-        return half * sum(
-            w * self.g(middle + half * u) ** 2 for u, w in zip(nodes, weights, strict=False)
-        )
+        return super().variance(s, t) if callable(self.g) else self.g**2 * (t - s)
 
 
 @dataclass(frozen=True)
@@ -214,6 +221,9 @@ class VP(Linear):
     def variance(self, s: Tensor, t: Tensor) -> Tensor:
         return (t - s) * (self.beta(s) + self.beta(t)) / 2  # exact, as beta is linear
 
+    def growth(self, s: Tensor, t: Tensor) -> Tensor:
+        return -self.variance(s, t) / 2
+
     def transition(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         integral = self.variance(s, t)
         # expm1: 1 - alpha^2 cancels at the short times the divergence uses
@@ -241,6 +251,9 @@ class Langevin(Diffusion):
     def coefficient(self, t: Tensor) -> Tensor:
         return torch.ones_like(t)
 
+    def variance(self, s: Tensor, t: Tensor) -> Tensor:
+        return t - s
+
 
 @dataclass(frozen=True)
 class Custom(Diffusion):
@@ -248,13 +261,13 @@ class Custom(Diffusion):
 
     Arguments:
         F: The drift :math:`F(x, t)`, from :math:`(B, *)` and a time to :math:`(B, *)`.
-        G: The coefficient :math:`G(t) \geq 0`, elementwise.
+        G: The coefficient, a number or a function of the time, elementwise.
         div: The divergence :math:`\nabla \cdot F(x, t)`, with shape :math:`()` or :math:`(B)`. By
             autograd, one pass a coordinate, if not given.
     """
 
     F: Callable[[Tensor, Tensor], Tensor]
-    G: Callable[[Tensor], Tensor]
+    G: float | Callable[[Tensor], Tensor]
     div: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def drift(self, x: Tensor, t: Tensor) -> Tensor:
@@ -268,14 +281,20 @@ class Custom(Diffusion):
 
     def divergence(self, x: Tensor, t: Tensor) -> Tensor:
         if self.div is not None:
-            return self.div(x, t)
+            div = self.div(x, t)
+            if div.shape not in {(), x.shape[:1]}:
+                raise ValueError(
+                    f"expected the divergence to have shape () or ({len(x)},),"
+                    f" got {tuple(div.shape)}"
+                )
+            return div
         pull = torch.func.vjp(lambda x: self.drift(x, t), x)[1]
         basis = torch.eye(checks.dimension(x), dtype=x.dtype, device=x.device)
         rows = [e.reshape(1, *x.shape[1:]).expand_as(x) for e in basis]
         return torch.stack([checks.dot(e, pull(e)[0]) for e in rows]).sum(0)
 
     def coefficient(self, t: Tensor) -> Tensor:
-        return self.G(t)
+        return self.G(t) if callable(self.G) else torch.full_like(t, self.G)
 
 
 DIFFUSIONS: dict[str, type[Diffusion]] = {

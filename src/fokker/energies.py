@@ -22,7 +22,7 @@ expression          density                                  energy
 
 all up to the normalizing constant. A mixture therefore weighs its parts by their own Z: for stated
 weights use `Mixture` with normalized parts. A time-dependent energy is a callable E(x, t);
-`energy.at(t)` is the energy at one time (or one time a point).
+`energy.at(t)` is the energy at one time (or one time a point), to be composed and trained as any.
 """
 
 __all__ = ["Energy", "Function", "LogDensity", "Mixture", "Quadratic", "Scaled", "Slice", "Sum"]
@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from . import checks
 from .checks import align, dot
-from .derivatives import Jet, Loop, value
+from .derivatives import Exact, Jet, Loop, value
 
 
 class Energy(nn.Module):
@@ -69,6 +69,8 @@ class Energy(nn.Module):
     def __or__(self, other: Callable[..., Tensor]) -> "Mixture":
         return Mixture([self, other])
 
+    __ror__ = __or__
+
 
 class Function(Energy):
     r"""Creates an energy from any callable :math:`(B, *) \to (B)`, a module or a function."""
@@ -76,7 +78,7 @@ class Function(Energy):
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         if not callable(function):
-            raise ValueError(f"expected a callable energy, got {type(function).__name__}")
+            raise ValueError(f"expected a callable energy, got {function!r}")
         self.function = function
 
     def forward(self, x: Tensor, *t: Tensor) -> Tensor:
@@ -106,7 +108,11 @@ def as_energy(energy: Callable[..., Tensor]) -> Energy:
 
 
 class Slice(Energy):
-    r"""Creates the energy :math:`E(\cdot, t)` of a time-dependent energy at one time."""
+    r"""Creates the energy :math:`E(\cdot, t)` of a time-dependent energy at one time.
+
+    With one time a point, :math:`(B)`, it takes batches of B points and of any multiple of B: block
+    after block of the same points moved, as the objectives make them.
+    """
 
     def __init__(self, energy: Callable[..., Tensor], t: Tensor | float) -> None:
         super().__init__()
@@ -114,7 +120,12 @@ class Slice(Energy):
         self.t = t
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.energy(x, torch.as_tensor(self.t, dtype=x.dtype, device=x.device))
+        t = torch.as_tensor(self.t, dtype=x.dtype, device=x.device)
+        if t.ndim == 1 and len(x) % len(t):
+            raise ValueError(
+                f"expected a multiple of {len(t)} points, one a time, got {len(x)} points"
+            )
+        return self.energy(x, t.repeat(len(x) // len(t)) if t.ndim == 1 else t)
 
 
 class Sum(Energy):
@@ -128,7 +139,7 @@ class Sum(Energy):
         return value(self.a, x) + value(self.b, x)
 
     def jet(self, x: Tensor) -> Jet:
-        a, b = self.a.jet(x), self.b.jet(x)
+        a, b = Exact()(self.a, x), Exact()(self.b, x)
         return Jet(a.energy + b.energy, a.gradient + b.gradient, a.laplacian + b.laplacian)
 
 
@@ -144,7 +155,7 @@ class Scaled(Energy):
         return self.factor * value(self.energy, x)
 
     def jet(self, x: Tensor) -> Jet:
-        return Jet(*(self.factor * part for part in self.energy.jet(x)))
+        return Jet(*(self.factor * part for part in Exact()(self.energy, x)))
 
 
 class Mixture(Energy):
@@ -154,7 +165,7 @@ class Mixture(Energy):
 
     .. math::
         \nabla E = \sum_k r_k \nabla E_k, \quad
-        \Delta E = \sum_k r_k (\Delta E_k - \|\nabla E_k\|^2) + \|\nabla E\|^2 .
+        \Delta E = \sum_k r_k (\Delta E_k - \|\nabla E_k - \nabla E\|^2) .
 
     Arguments:
         energies: The parts :math:`E_k`.
@@ -179,13 +190,14 @@ class Mixture(Energy):
         return -torch.logsumexp(torch.stack(parts), dim=0)
 
     def jet(self, x: Tensor) -> Jet:
-        jets = [e.jet(x) for e in self.energies]  # pyright: ignore[reportCallIssue]
+        jets = [Exact()(e, x) for e in self.energies]
         parts = [w - j.energy for w, j in zip(self.log_weights, jets, strict=True)]
         r = torch.softmax(torch.stack(parts), dim=0)
         g = torch.stack([align(r[k], x) * j.gradient for k, j in enumerate(jets)]).sum(0)
-        bend = torch.stack([j.laplacian - dot(j.gradient, j.gradient) for j in jets])
-        e = -torch.logsumexp(torch.stack(parts), dim=0)
-        return Jet(e, g, (r * bend).sum(0) + dot(g, g))
+        # the spread about the mean, not a difference of squares, which cancels
+        spread = [dot(j.gradient - g, j.gradient - g) for j in jets]
+        bend = torch.stack([j.laplacian - v for j, v in zip(jets, spread, strict=True)])
+        return Jet(-torch.logsumexp(torch.stack(parts), dim=0), g, (r * bend).sum(0))
 
 
 class Quadratic(Energy):

@@ -46,7 +46,7 @@ from typing import Literal, NamedTuple
 from . import checks
 from .checks import align, dot
 from .derivatives import EnergyLike, Jet, Laplacian, Noise, Stein, value
-from .diffusions import Diffusion, Increment, Linear
+from .diffusions import Diffusion, Increment, Langevin, Linear
 
 
 class Transition(NamedTuple):
@@ -243,6 +243,11 @@ class Stationary(Evolution):
         laplacian: Laplacian,
         generator: torch.Generator | None = None,
     ) -> Evolved:
+        if not isinstance(step.diffusion, Langevin):
+            raise ValueError(
+                f"expected a Langevin diffusion with Stationary, got {step.diffusion}: no other"
+                " leaves the energy as it is"
+            )
         A, B = step.y.shape[:2]
         e = value(energy, torch.cat([step.x, step.y.flatten(0, 1).detach()]))
         return Evolved(e[:B], e[B:].reshape(A, B).mean(0))

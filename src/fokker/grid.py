@@ -44,8 +44,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         checks.positive_integer(size=self.size)
-        if not self.low < self.high:
-            raise ValueError(f"expected low < high, got {self}")
+        if not (checks.number(self.low) and checks.number(self.high) and self.low < self.high):
+            raise ValueError(f"expected finite numbers low < high, got {self}")
         if self.dim not in {1, 2}:
             raise ValueError(f"expected dim 1 or 2, got {self.dim}")
 

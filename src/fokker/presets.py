@@ -12,10 +12,11 @@ deviation 0.7, a cosine schedule and an average of the weights. Its `dcd` is the
 divergence; the other methods run under the same conditions, so that what differs is the objective.
 """
 
-__all__ = ["PRESETS", "preset"]
+__all__ = ["PRESETS", "Preset", "preset"]
 
-from .config import Config, Network, Optimization, ToyData
-from .derivatives import Exact
+from typing import NamedTuple
+
+from .config import Config, Network, Optimization, ToyData, unknown
 from .objectives import (
     CD,
     DCD,
@@ -29,20 +30,31 @@ from .objectives import (
     SlicedScoreMatching,
 )
 
-PLAIN = (Network(), Optimization(schedule="constant", ema=0.0))
-OURS = (Network(features=64, confine=0.7), Optimization())
 
-PRESETS: dict[str, tuple[Network, Optimization, dict[str, Objective]]] = {
-    "paper": (*PLAIN, {"dcd": DCD(laplacian=Exact()), "cd": CD(), "pcd": PCD()}),
-    "fokker": (
-        *OURS,
+class Preset(NamedTuple):
+    r"""A network, an optimization, and the objectives that run with them, by method."""
+
+    network: Network
+    optimization: Optimization
+    objectives: dict[str, Objective]
+
+
+PRESETS: dict[str, Preset] = {
+    "paper": Preset(
+        Network(),
+        Optimization(schedule="constant", ema=0.0),
+        {"dcd": DCD(), "cd": CD(), "pcd": PCD()},
+    ),
+    "fokker": Preset(
+        Network(features=64, confine=0.7),
+        Optimization(),
         {
             "dcd": MultiTimeDCD(),
             "sm": ScoreMatching(),
             "ssm": SlicedScoreMatching(),
             "dsm": DenoisingScoreMatching(0.01),
-            "ed": EnergyDiscrepancy(0.1, 16),
-            "recovery": RecoveryLikelihood(0.1),
+            "ed": EnergyDiscrepancy(0.02, 16),
+            "recovery": RecoveryLikelihood(),
             "cd": CD(),
             "pcd": PCD(),
         },
@@ -58,8 +70,6 @@ def preset(name: str = "fokker", method: str = "dcd", data: str = "rings") -> Co
         method: A method of the preset, by its name in the tables.
         data: The name of a 2-D set.
     """
-    from .config import unknown
-
     if name not in PRESETS:
         raise unknown(name, list(PRESETS), "a preset", "--preset")
     network, optimization, objectives = PRESETS[name]

@@ -142,7 +142,7 @@ def train_stack(
 
     generators = [torch.Generator(device).manual_seed(10_007 * seed + 1) for seed in seeds]
     torch.manual_seed(seeds[0])
-    run, ticks, start = step, [], time.perf_counter()
+    run, ticks, start, points = step, [], time.perf_counter(), x[:, None]
     for k in range(optimization.steps):
         if k % BLOCK == 0:
             n = min(BLOCK, optimization.steps - k)

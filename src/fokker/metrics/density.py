@@ -96,7 +96,13 @@ class PlanarReport(NamedTuple):
 def _truth(data: Planar, grid: Grid) -> tuple[Tensor, Tensor]:
     r"""Returns the true energy at the centers of a grid, and where the last 1e-4 of mass lies."""
     e = -torch.log(data.density(grid.axis()).flatten())
-    p = torch.exp(-e - grid.log_normalizer(e)) * grid.cell
+    mass = float(torch.exp(grid.log_normalizer(e)))
+    if abs(mass - 1) > 1e-3:
+        raise ValueError(
+            f"expected a grid that resolves {data}, got {grid}, on which its mass is {mass:.4f}:"
+            " take more cells or a wider square"
+        )
+    p = torch.exp(-e) / mass * grid.cell
     order = torch.argsort(p, descending=True)
     off = torch.ones_like(p, dtype=torch.bool)
     off[order[torch.cumsum(p[order], 0) <= 1 - 1e-4]] = False
@@ -110,6 +116,7 @@ def evaluate_planar(
     grid: Grid | None = None,
     seed: int = 0,
     device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> PlanarReport:
     r"""Returns how well an energy describes a 2-D set.
 
@@ -117,20 +124,21 @@ def evaluate_planar(
     times the scale of the set to each side (±3 at the default scale) with 600 cells a side.
 
     Arguments:
-        energy: The energy, :math:`(B, 2) \to (B)`, in float32.
+        energy: The energy, :math:`(B, 2) \to (B)`.
         data: The set.
         points: The number of fresh points for the score matching loss and the Fisher gap.
         grid: The grid for KL and mass off the data.
         seed: The seed of the fresh points.
         device: The device of the energy.
+        dtype: The dtype of the energy.
     """
     grid = Grid(-12 * data.scale, 12 * data.scale, 600) if grid is None else grid
     generator = torch.Generator(device=device or "cpu").manual_seed(seed)
-    x = data.sample(points, generator, device=device, dtype=torch.float32)
+    x = data.sample(points, generator, device=device, dtype=dtype)
     optimum = data.optimum()
     gap = fisher_gap(energy, data.score, x) if math.isfinite(optimum) else math.nan
     truth, off = _truth(data, grid)
-    e = grid.evaluate(energy, torch.float32, device).cpu()
+    e = grid.evaluate(energy, dtype, device).cpu()
     log_z = grid.log_normalizer(e)
     q = torch.exp(-e.double() - log_z) * grid.cell
     with torch.no_grad():

@@ -142,6 +142,7 @@ class MLP(Energy):
         super().__init__()
         checks.positive_integer(dim=dim, width=width)
         checks.one_of(tuple(ACTIVATIONS), activation=activation)
+        checks.positive_integer(layers=layers)
         if layers < 2:
             raise ValueError(f"expected layers >= 2, got {layers}")
         self.dim = dim
@@ -186,3 +187,5 @@ class MLP(Energy):
     def check(self, x: Tensor) -> None:
         if x.ndim != 2 or x.shape[1] != self.dim:
             raise ValueError(f"expected points of shape (B, {self.dim}), got {tuple(x.shape)}")
+        if x.dtype != (own := self.linears[0].weight.dtype):
+            raise ValueError(f"expected points of dtype {own}, that of the network, got {x.dtype}")

@@ -2,8 +2,10 @@ r"""Objectives: what is minimized to fit an energy to data.
 
 Every objective is a frozen value that is called one way,
 
->>> out = objective(energy, x, state, generator)
->>> out.loss.backward()
+.. code-block:: python
+
+    out = objective(energy, x, state, generator)
+    out.loss.backward()
 
 and keeps nothing to itself: what must outlive a call (the particles of persistent contrastive
 divergence) is handed in as `state` and comes back in `out.state`. The call checks its input; the
@@ -19,7 +21,7 @@ import torch
 
 from dataclasses import dataclass
 from torch import Tensor
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .. import checks
 from ..derivatives import EnergyLike
@@ -36,6 +38,8 @@ class Output(NamedTuple):
 class Objective(abc.ABC):
     r"""Abstract objective. A subclass writes `compute`."""
 
+    carries: ClassVar[type] = type(None)  # the class of its state
+
     def __call__(
         self,
         energy: EnergyLike,
@@ -51,6 +55,12 @@ class Objective(abc.ABC):
             state: The state that the last call returned; `None` at first.
             generator: The source of randomness.
         """
+        if state is not None and not isinstance(state, self.carries):
+            expected = "None" if self.carries is type(None) else f"{self.carries.__name__} or None"
+            raise ValueError(
+                f"expected state to be {expected}, got {type(state).__name__}; the generator is the"
+                " fourth argument"
+            )
         return self.compute(energy, checks.points(x), state, generator)
 
     @abc.abstractmethod

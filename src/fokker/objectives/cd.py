@@ -23,7 +23,7 @@ import torch
 
 from dataclasses import dataclass
 from torch import Tensor
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from .base import Objective, Output
 from .. import checks
@@ -127,6 +127,8 @@ class PCD(Objective):
     buffer: int = 10_000
     restart: float = 0.05
     source: Literal["noise", "data"] = "noise"
+
+    carries: ClassVar[type] = Particles
 
     def __post_init__(self) -> None:
         checks.positive_integer(steps=self.steps, buffer=self.buffer)

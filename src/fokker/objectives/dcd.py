@@ -33,9 +33,9 @@ from torch import Tensor
 
 from .base import LogUniform, Objective, Output, draw
 from .. import checks
-from ..derivatives import EnergyLike, Exact, Laplacian
-from ..diffusions import VE, Diffusion
-from ..evolution import Evolution, MonteCarlo, Taylor, transition
+from ..derivatives import LAPLACIANS, EnergyLike, Exact, Laplacian
+from ..diffusions import DIFFUSIONS, VE, Diffusion
+from ..evolution import EVOLUTIONS, Evolution, MonteCarlo, Taylor, transition
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class DCD(Objective):
         diffusion: The diffusion that carries data and model.
         evolution: The estimator of the evolved energy.
         laplacian: The way to the Laplacian, for the Taylor step.
-        step: The time T of the step, or its law (one time a point).
+        step: The time T of the step, or its law (one time a point). The noise it brings is that
+            of the diffusion: :math:`\sigma^2 = T` for `VE()`, but :math:`T^2` for `EDM()` and about
+            :math:`\beta_0 T` for `VP()`, which want longer steps.
         antithetic: Whether each point is diffused along :math:`\pm \varepsilon`; at short times
             this removes nearly all of the variance.
         rate: Whether each term is divided by the variance :math:`\int_0^T G^2` of its step, as in
@@ -69,8 +71,19 @@ class DCD(Objective):
     rate: bool = True
 
     def __post_init__(self) -> None:
+        checks.instance(Diffusion, DIFFUSIONS, diffusion=self.diffusion)
+        checks.instance(Evolution, EVOLUTIONS, evolution=self.evolution)
+        checks.instance(Laplacian, LAPLACIANS, laplacian=self.laplacian)
         if not isinstance(self.step, LogUniform):
             checks.positive(step=self.step)
+        first = self.step.low if isinstance(self.step, LogUniform) else self.step
+        t = torch.tensor(first, dtype=torch.float64)
+        noise = float(self.diffusion.variance(torch.zeros_like(t), t))
+        if not noise > 0:
+            raise ValueError(
+                f"expected a diffusion with noise up to the time {first}, got a variance of"
+                f" {noise} from {self.diffusion}"
+            )
 
     def compute(
         self,
@@ -139,7 +152,9 @@ class MultiTimeDCD(Objective):
 
     The short term makes the score sharp; the long term, whose evolved energy is exact up to
     :math:`O((1 + w) / M)` in the number of samples, fixes the weights of separated modes and the
-    mass off the data, to which any score-based loss is blind. This is the library's own default.
+    mass off the data, to which any score-based loss is blind. This is the objective of the preset
+    `fokker`. Its short contrasts need full float32: TF32 matrix products destroy them, so keep
+    `torch.set_float32_matmul_precision("highest")`, the default of torch.
 
     Arguments:
         short: The divergence at short times, with the bracket at the clean points and antithetic
@@ -156,6 +171,7 @@ class MultiTimeDCD(Objective):
     points: int = 256
 
     def __post_init__(self) -> None:
+        checks.instance(DCD, ("DCD(...)",), short=self.short, long=self.long)
         checks.positive(weight=self.weight)
         checks.positive_integer(points=self.points)
 

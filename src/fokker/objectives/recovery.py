@@ -39,6 +39,8 @@ class RecoveryLikelihood(Objective):
 
     Bias: that of chains of k steps of time :math:`h = b^2 \sigma^2` that start at :math:`\tilde x`
     instead of in :math:`p_\theta(x \mid \tilde x)`; it goes to zero with b small and k b² large.
+    The chains are stable only if :math:`h \, (1 / \sigma^2 + \lambda) < 4`, with :math:`\lambda`
+    the largest curvature of E: :math:`\sigma` must not be far above the finest scale of the data.
 
     References:
         | Learning Energy-Based Models by Diffusion Recovery Likelihood (Gao et al., 2021)
@@ -48,19 +50,19 @@ class RecoveryLikelihood(Objective):
         sigma: The standard deviation of the noise, or its law (one a point): the *diffusion*
             recovery likelihood of an energy that does not depend on the time.
         steps: The number k of Langevin steps.
-        stride: The step b of the chain in units of :math:`\sigma`, below 2.
+        stride: The step b of the chain in units of :math:`\sigma`, at most 1.
     """
 
-    sigma: float | LogUniform = 0.1
+    sigma: float | LogUniform = 0.05
     steps: int = 30
-    stride: float = 0.5
+    stride: float = 0.3
 
     def __post_init__(self) -> None:
         if not isinstance(self.sigma, LogUniform):
             checks.positive(sigma=self.sigma)
         checks.positive_integer(steps=self.steps)
         checks.positive(stride=self.stride)
-        checks.between(0, 2, stride=self.stride)
+        checks.between(0, 1, stride=self.stride)
 
     def compute(
         self,

@@ -100,7 +100,7 @@ class DenoisingScoreMatching(Objective):
         L = \mathbb{E} \, \tfrac{1}{2} \|\nabla E(x + \sigma \varepsilon) - \varepsilon / \sigma\|^2
 
     Its minimizer is the energy of the *smoothed* data, :math:`p * \mathcal{N}(0, \sigma^2)`: at the
-    truth the expected gradient is :math:`O(\sigma^2)`. First derivatives only.
+    truth the expected gradient is :math:`O(\sigma^2)`. No Laplacian.
 
     References:
         | A Connection Between Score Matching and Denoising Autoencoders (Vincent, 2011)
