@@ -132,8 +132,8 @@ class ReproduceMixtures:
     """The file of the figures; methods that are in it already are not trained again."""
     device: str = "cpu"
     """The device to train on."""
-    steps: int = 3000
-    """The number of steps of each."""
+    steps: int | None = None
+    """The number of steps of each; 5000 if not given."""
 
     def run(self) -> None:
         from .studies import mixtures

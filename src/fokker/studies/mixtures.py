@@ -47,7 +47,7 @@ METHODS: dict[str, Objective] = {
     "cd": CD(steps=10, step_size=0.02),
 }
 NETWORK = Network(confine=3.0)
-OPTIMIZATION = Optimization(steps=3000)
+OPTIMIZATION = Optimization(steps=5000)
 
 
 @dataclass(frozen=True)
