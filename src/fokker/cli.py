@@ -79,6 +79,7 @@ class ReproduceToy:
     """Also write all rows to this JSON file."""
 
     def run(self) -> None:
+        from . import figures
         from .studies import toy
 
         names = [f"{preset}-{method}" for preset, method in toy.METHODS]
@@ -98,11 +99,16 @@ class ReproduceToy:
         rows = toy.collect(self.out)
         if self.results is not None:
             command = "fokker reproduce toy" + (" --quick" if self.quick else "")
-            results.save(self.results, rows, command, device=self.device)
+            where = ", ".join(sorted({row["device"] for row in rows}))
+            results.save(self.results, rows, command, where=where)
         table = Table(*tables.TOY_HEADER)
         for line in tables.toy_rows(rows):
             table.add_row(*line)
         console.print(table)
+        figure = self.out / "learned-densities.png"
+        sets = [name for name in toy.SETS if any(row["data"] == name for row in rows)]
+        figures.learned_densities(self.out, rows, toy.WINDOW, sets, figure)
+        console.print(f"figure: {figure}")
         if self.quick:
             console.print("This was --quick: a slice, not the study.")
 
@@ -119,9 +125,13 @@ class ReproduceSweep:
     """The number of steps of each point."""
 
     def run(self) -> None:
+        from . import figures
         from .studies import sweep
 
         sweep.run(self.out, self.device, self.steps, progress=print)
+        figure = self.out.with_suffix(".png")
+        figures.sweeps(self.out, figure)
+        print(f"figure: {figure}")
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def save(
     command: str,
     config: Row | None = None,
     device: str | torch.device = "cpu",
+    where: str | None = None,
 ) -> None:
     r"""Writes rows with their provenance, whole or not at all. A value that does not exist is `None`;
     NaN and infinity are refused.
@@ -74,12 +75,13 @@ def save(
         command: The command that made them.
         config: The settings that are not in the rows.
         device: The device that they were made on.
+        where: The name of the hardware, where the rows were made elsewhere.
     """
     content = {
         "command": command,
         "commit": commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(device),
+        "hardware": hardware(device) if where is None else where,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "config": config or {},
         "rows": list(rows),

@@ -5,8 +5,10 @@ __all__ = [
     "PAPER_TABLE_2",
     "TOY_HEADER",
     "documents",
+    "mixture_matrix",
     "optima_rows",
     "render",
+    "toy_matrix",
     "toy_rows",
 ]
 
@@ -110,6 +112,56 @@ def toy_rows(rows: Sequence[results.Row]) -> list[list[str]]:
     return lines
 
 
+def toy_matrix(rows: Sequence[results.Row]) -> str:
+    r"""Returns the 2-D study as one line a method and one column a set: Fisher gap in %, KL in
+    nats and mass off the data in %, the means over seeds."""
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    lines = []
+    for key, label in TOY_NAMES.items():
+        line = [label]
+        for name in sets:
+            group = [
+                row
+                for row in rows
+                if row["data"] == name and (row["library"], row["preset"], row["method"]) == key
+            ]
+            if any(row["diverged"] for row in group):
+                line.append("diverged")
+                continue
+            gaps = [row["fisher_gap"] for row in group]
+            gap = "–" if None in gaps else f"{100 * statistics.fmean(gaps):.2g}"
+            kl = statistics.fmean(row["kl"] for row in group)
+            off = 100 * statistics.fmean(row["off_mass"] for row in group)
+            line.append(f"{gap} / {kl:.2g} / {off:.2g}")
+        lines.append(line)
+    return results.markdown(["gap % / KL / off %", *sets], lines)
+
+
+MIXTURE_NAMES = {
+    "dcd": "**multi-time DCD**",
+    "dcd-short": "DCD, short times only",
+    "sm": "score matching",
+    "dsm": "denoising score matching",
+    "cd": "CD-10",
+}
+
+
+def mixture_matrix(rows: Sequence[results.Row]) -> str:
+    r"""Returns the study of mixtures: one line a method, Fisher gap and KL in each dimension."""
+    dims = list(dict.fromkeys(row["d"] for row in rows))
+    lines = []
+    for method, label in MIXTURE_NAMES.items():
+        line = [label]
+        for d in dims:
+            group = [row for row in rows if (row["d"], row["method"]) == (d, method)]
+            sound = [row for row in group if not row["diverged"]]
+            gap = spread([row["fisher_gap"] for row in sound], 100)
+            line += [gap, spread([row["kl"] for row in sound], 1, 3)]
+        lines.append(line)
+    header = ["method", *(f"{what}, d={d}" for d in dims for what in ("gap %", "KL"))]
+    return results.markdown(header, lines)
+
+
 def documents(root: Path) -> list[Path]:
     r"""Returns the documents that hold tables."""
     return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
@@ -120,6 +172,9 @@ def render(text: str, root: Path) -> str:
     rows = lambda name: results.load(root / "results" / f"{name}.json")["rows"]
     tables = {
         "optima": lambda: results.markdown(OPTIMA_HEADER, optima_rows(rows("optima"))),
+        "toy": lambda: toy_matrix(rows("toy")),
+        "toy-full": lambda: results.markdown(TOY_HEADER, toy_rows(rows("toy"))),
+        "mixtures": lambda: mixture_matrix(rows("mixtures")),
         "step-time": lambda: results.markdown(STEP_HEADER, step_rows(rows("step_time"))),
     }
     return results.render(text, tables)

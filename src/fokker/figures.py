@@ -1,0 +1,109 @@
+r"""Figures of the studies, as a paper would print them."""
+
+__all__ = ["learned_densities", "sweeps"]
+
+import matplotlib as mpl
+import numpy as np
+
+from collections.abc import Sequence
+from matplotlib.figure import Figure
+from pathlib import Path
+
+from . import results
+from .data import toy
+from .grid import Grid
+
+LABELS = {
+    "paper-pcd": "PCD (paper)",
+    "paper-cd": "CD (paper)",
+    "paper-dcd": "DCD (paper)",
+    "fokker-ed": "energy discrepancy",
+    "fokker-sm": "score matching",
+    "fokker-dcd": "multi-time DCD (ours)",
+}
+
+
+def learned_densities(
+    folder: Path, rows: Sequence[results.Row], window: Grid, sets: Sequence[str], path: Path
+) -> None:
+    r"""Draws the true density of every set and the one each method learned with its first seed.
+
+    A method that diverged on a set leaves its place empty.
+
+    Arguments:
+        folder: The folder of the 2-D study, with one `.npz` a method.
+        rows: The rows of the study, which say what diverged.
+        window: The grid on which the learned densities were saved.
+        sets: The sets, one a column.
+        path: The file of the figure.
+    """
+    files = {name: folder / f"{name}.npz" for name in LABELS if (folder / f"{name}.npz").exists()}
+    first = min(row["seed"] for row in rows)
+    lost = {
+        (f"{row['preset']}-{row['method']}", row["data"])
+        for row in rows
+        if row["diverged"] and row["seed"] == first
+    }
+    lines = ["truth", *files]
+    # the house font of a figure, not of the process
+    with mpl.rc_context({"font.size": 9, "font.family": "serif"}):
+        fig = Figure(
+            figsize=(1.25 * len(sets) + 0.9, 1.25 * len(lines) + 0.3), layout="constrained"
+        )
+        axes = np.atleast_2d(fig.subplots(len(lines), len(sets), squeeze=False))
+        for j, name in enumerate(sets):
+            truth = toy(name).density(window.axis()).numpy()
+            for i, line in enumerate(lines):
+                axis = axes[i, j]
+                axis.set(xticks=[], yticks=[])
+                if i == 0:
+                    axis.set_title(name, fontsize=9)
+                if j == 0:
+                    axis.set_ylabel(LABELS.get(line, "true density"), fontsize=8)
+                density = truth
+                if (line, name) in lost:
+                    density = None
+                elif line != "truth":
+                    with np.load(files[line], allow_pickle=False) as saved:
+                        density = saved.get(name, None)
+                if density is None:
+                    axis.text(0.5, 0.5, "diverged", ha="center", va="center", color="0.4")
+                    axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+                    continue
+                image = np.asarray(density, np.float32).reshape(window.size, window.size).T
+                extent = (window.low, window.high, window.low, window.high)
+                axis.imshow(
+                    image, origin="lower", extent=extent, cmap="magma", vmin=0, vmax=truth.max()
+                )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fig.savefig(path, dpi=130)
+
+
+def sweeps(source: Path, path: Path) -> None:
+    r"""Draws the two sweeps: Fisher gap against the step, and KL against the long-time weight.
+
+    Arguments:
+        source: The file of the sweeps.
+        path: The file of the figure.
+    """
+    rows = results.load(source)["rows"]
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    variants = list(dict.fromkeys(row["sweep"] for row in rows if row["sweep"] != "weight"))
+    with mpl.rc_context({"font.size": 9, "font.family": "serif"}):
+        fig = Figure(figsize=(3 * (len(sets) + 1), 2.8), layout="constrained")
+        axes = fig.subplots(1, len(sets) + 1)
+        for axis, name in zip(axes, sets, strict=False):
+            for variant in variants:
+                line = [r for r in rows if (r["sweep"], r["data"]) == (variant, name)]
+                found = [(r["value"], 100 * r["fisher_gap"]) for r in line if not r["diverged"]]
+                axis.loglog(*zip(*found, strict=True), marker="o", ms=3, label=variant)
+            axis.set(title=f"{name}: step", xlabel="t", ylabel="relative Fisher gap, %")
+        axes[0].legend(fontsize=7)
+        for name in sets:
+            line = [r for r in rows if (r["sweep"], r["data"]) == ("weight", name)]
+            found = [(r["value"], r["kl"]) for r in line]
+            axes[-1].loglog(*zip(*found, strict=True), marker="o", ms=3, label=name)
+        axes[-1].set(title="weight of long times", xlabel="λ", ylabel="KL, nats")
+        axes[-1].legend(fontsize=7)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fig.savefig(path, dpi=130)
