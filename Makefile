@@ -12,7 +12,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python examples/two_moons.py
+	rm -rf runs/demo
+	$(BIN)/fokker train toy --data 2spirals --steps 700 --batch 512 --width 128 --rate 3e-3 --evaluate 175 --out runs/demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

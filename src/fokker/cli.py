@@ -2,19 +2,180 @@ r"""The command line: `fokker COMMAND --help`."""
 
 __all__ = ["main"]
 
+import json
 import math
 import sys
 import tyro
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
-from typing import Any
+from rich.text import Text
+from typing import Annotated, Any
 
-from . import results, tables
-from .config import unknown
+from . import checks, results, tables
+from .config import Config, unknown
 from .data import PLANAR
+from .presets import preset
+from .training import Interrupted
+
+
+@dataclass(frozen=True)
+class TrainToy:
+    """Train an energy on a 2-D set, judge it against the exact density and write a report."""
+
+    data: str = "rings"
+    """The set: swissroll, circles, rings, moons, 8gaussians, 2spirals, checkerboard, pinwheel."""
+    preset: str = "fokker"
+    """The settings: paper (the appendix's) or fokker (our own)."""
+    objective: str = "dcd"
+    """The method: dcd, cd, pcd; with preset fokker also sm, ssm, dsm, ed, recovery."""
+    steps: int | None = None
+    """The number of steps; the preset's if not given."""
+    batch: int | None = None
+    """The number of points a step; the preset's if not given."""
+    width: int | None = None
+    """The number of units a hidden layer; the preset's if not given."""
+    rate: float | None = None
+    """The learning rate; the preset's if not given."""
+    clip: float | None = None
+    """The largest norm of the gradient; not clipped if not given."""
+    evaluate: int = 500
+    """The number of steps between evaluations and checkpoints."""
+    seed: int = 0
+    """The seed of weights, data and noise."""
+    device: str = "cpu"
+    """The device to train on."""
+    out: Path | None = None
+    """The run folder; runs/DATA-OBJECTIVE-SEED if not given."""
+    resume: bool = False
+    """Go on with the run in --out, from its newest checkpoint."""
+
+    def config(self) -> Config:
+        r"""Returns the configuration that the options describe."""
+        base = preset(self.preset, self.objective, self.data)
+        given = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "clip": self.clip}
+        changed = {k: v for k, v in given.items() if v is not None}
+        network = base.network if self.width is None else replace(base.network, width=self.width)
+        return replace(
+            base,
+            network=network,
+            optimization=replace(base.optimization, **changed),
+            seed=self.seed,
+            device=self.device,
+            evaluate=self.evaluate,
+        )
+
+    def run(self) -> None:
+        from .report import write_report
+        from .training import fit
+
+        out = self.out or Path("runs") / f"{self.data}-{self.objective}-{self.seed}"
+        config = self.config()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeRemainingColumn(), SpeedColumn()) as bar:
+            task = bar.add_task(f"{self.data}, {self.objective}", total=config.optimization.steps)
+
+            def tick(step: int, line: dict[str, Any]) -> None:
+                bar.update(task, completed=step)
+                if "kl" in line:
+                    bar.console.print(judgement(line))
+
+            run = fit(config, out, self.resume, tick)
+        print(f"run: {out}\nreport: {write_report(run)}")
+
+
+class SpeedColumn(ProgressColumn):
+    r"""Steps a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f} steps/s")
+
+
+def judgement(line: dict[str, Any]) -> str:
+    r"""Returns one line that judges an energy."""
+    form = lambda key, how: "none" if line.get(key) is None else format(line[key], how)
+    return (
+        f"step {line['step']}: Fisher gap {form('fisher_gap', '.2%')}, KL {form('kl', '.4f')} nats,"
+        f" off the data {form('off_mass', '.2%')}"
+    )
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Judge a trained run against the exact density."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from .runs import load
+        from .training import judge
+
+        run = load(self.run_folder)
+        line = {"step": run.step, **judge(run.energy.to(run.config.device), run.config)}
+        print(json.dumps(line) if self.json else judgement(line))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Draw points from a trained run, by MALA from a wide Gaussian cooled down."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1000
+    """The number of points."""
+    seed: int = 0
+    """The seed of the chains."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("samples.csv")
+    """The file of the points: .csv or .npy."""
+
+    def run(self) -> None:
+        import numpy as np
+        import torch
+
+        from .runs import load
+        from .samplers import MALA, Annealed, geometric
+
+        if self.out.suffix not in {".csv", ".npy"}:
+            raise ValueError(f"expected --out to end in .csv or .npy, got {self.out}")
+        energy = load(self.run_folder).energy
+        generator = torch.Generator().manual_seed(self.seed)
+        checks.positive_integer(n=self.n)
+        start = 0.7 * torch.randn(self.n, 2, generator=generator)
+        sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
+        x = sampler.run(energy, start, 200, generator).samples[-1].numpy()
+        if self.out.suffix == ".npy":
+            np.save(self.out, x)
+        else:
+            np.savetxt(self.out, x, delimiter=",", header="x0,x1", comments="")
+        print(f"{self.n} points: {self.out}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the report of a trained run anew."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+
+    def run(self) -> None:
+        from .report import write_report
+        from .runs import load
+
+        print(write_report(load(self.run_folder)))
 
 
 @dataclass(frozen=True)
@@ -88,8 +249,8 @@ class ReproduceToy:
                 raise unknown(name, names, "a method", "--methods")
         console = Console()
         slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 300, "batch": 256}
-        for preset, method in toy.METHODS:
-            part = toy.Part(preset, method, device=self.device, **(slice_ if self.quick else {}))
+        for name, method in toy.METHODS:
+            part = toy.Part(name, method, device=self.device, **(slice_ if self.quick else {}))
             if self.methods and part.name not in self.methods:
                 continue
             say = f"{part.name}: {{}} of {part.optimization.steps} steps"
@@ -153,6 +314,10 @@ class ReproduceMixtures:
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
+    "train": {"toy": TrainToy},
+    "evaluate": Evaluate,
+    "sample": Sample,
+    "report": Report,
     "reproduce": {
         "toy": ReproduceToy,
         "sweep": ReproduceSweep,
@@ -194,6 +359,12 @@ def main(args: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         print(f"fokker: {error}", file=sys.stderr)
         sys.exit(2)
+    except FloatingPointError as error:  # training diverged, or a chain did
+        print(f"fokker: {error}", file=sys.stderr)
+        sys.exit(3)
+    except Interrupted as error:
+        print(f"fokker: {error}", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import abc
 import math
 import torch
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, ClassVar, NamedTuple
@@ -62,6 +63,10 @@ class Objective(abc.ABC):
                 " fourth argument"
             )
         return self.compute(energy, checks.points(x), state, generator)
+
+    def restore(self, tensors: Sequence[Tensor]) -> Any:
+        r"""Returns the state that consists of these tensors, as saved; `None` if of none."""
+        return self.carries(*tensors) if tensors else None
 
     @abc.abstractmethod
     def compute(

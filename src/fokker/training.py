@@ -1,0 +1,199 @@
+r"""Training: one energy, from a configuration to a run folder.
+
+A step draws a fresh batch, evaluates the objective, and lets Adam move the weights; the average of
+the weights follows. All randomness of step k comes from a generator seeded by the pair of the run's
+seed and k, so a run that was stopped and resumed takes the very steps it would have taken: on a CPU
+the result is the same bit for bit.
+
+Once every `evaluate` steps the run is judged and saved. A loss that is not finite stops it there;
+what was saved last is kept.
+"""
+
+__all__ = ["Diverged", "Interrupted", "fit"]
+
+import json
+import math
+import signal
+import threading
+import time
+import torch
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from torch import Tensor
+from typing import Any
+
+from .config import Config, ToyData, dumps
+from .energies import Energy
+from .metrics import evaluate_planar
+from .runs import (
+    Checkpoint,
+    Run,
+    build,
+    load,
+    read_checkpoint,
+    read_config,
+    read_metrics,
+    write_checkpoint,
+)
+from .stack import decay_at, rate_at
+
+Progress = Callable[[int, dict[str, Any]], None]
+
+
+class Diverged(FloatingPointError):
+    r"""Training met a value that is not finite. What was saved last is kept."""
+
+
+class Interrupted(Exception):
+    r"""Training was interrupted, and saved."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(
+            f"stopped after step {step} and saved; resume with --resume --out {folder}"
+        )
+        self.folder, self.step = folder, step
+
+
+def step_generator(config: Config, k: int) -> torch.Generator:
+    r"""Returns the generator of step k."""
+    device = torch.device(config.device)
+    return torch.Generator(device).manual_seed((config.seed * 2_000_003 + k) % 2**63)
+
+
+def judge(energy: Energy, config: Config) -> dict[str, float | None]:
+    r"""Returns the judgement of an energy against the exact density; `None` where there is none."""
+    assert isinstance(config.data, ToyData)
+    data = config.data.build()
+    report = evaluate_planar(energy, data, device=torch.device(config.device))
+    return {k: v if math.isfinite(v) else None for k, v in report._asdict().items()}
+
+
+@contextmanager
+def stop_requests() -> Generator[list[int], None, None]:
+    r"""Collects SIGINT and SIGTERM instead of raising, so that a step is never cut in half."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, lambda number, _: caught.append(number)) for kind in kinds}
+    try:
+        yield caught
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def fit(
+    config: Config,
+    out: str | Path,
+    resume: bool = False,
+    progress: Progress = lambda step, line: None,
+) -> Run:
+    r"""Trains an energy and returns the run, which lies in a folder.
+
+    Arguments:
+        config: All that the run depends on.
+        out: The run folder. It must not hold a run yet, unless it is resumed.
+        resume: Whether to go on from the newest checkpoint in the folder.
+        progress: Called after each evaluation with the number of steps done and the line of
+            `metrics.jsonl`, and once a step with an empty line.
+    """
+    folder, device = Path(out), torch.device(config.device)
+    optimization, objective = config.optimization, config.objective
+    if not isinstance(config.data, ToyData):
+        raise ValueError("expected a 2-D set, got a table: tables are not trained yet")
+    data = config.data.build()
+    energy = build(config).to(device)
+    average = [v.detach().clone() for v in energy.state_dict().values()]
+    betas = (optimization.beta1, optimization.beta2)
+    adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas)
+    start, before, lines, state = 0, 0.0, [], None
+
+    # the folder: a new one, or what was left there
+    if resume:
+        if read_config(folder) != config:
+            raise ValueError(
+                f"expected the configuration in {folder / 'config.toml'}, got another one;"
+                " resume without changes, or train into a new folder"
+            )
+        saved = read_checkpoint(folder)
+        energy.load_state_dict(saved.model)
+        average = [saved.average[name].to(device) for name in energy.state_dict()]
+        adam.load_state_dict(saved.training["adam"])
+        state = objective.restore([t.to(device) for t in saved.training["state"]])
+        start = saved.step
+        lines = [line for line in read_metrics(folder) if line["step"] <= start]
+        before = lines[-1]["seconds"] if lines else 0.0
+    else:
+        if (folder / "config.toml").exists():
+            raise ValueError(
+                f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
+                " with it, or another --out"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(dumps(config))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def averaged() -> dict[str, Tensor]:
+        return dict(zip(energy.state_dict(), average, strict=True))
+
+    def save(step: int) -> Path:
+        training = {"adam": adam.state_dict(), "state": list(state or ())}
+        return write_checkpoint(
+            folder, Checkpoint(step, energy.state_dict(), averaged(), training)
+        )
+
+    shadow = build(config).to(device).requires_grad_(False)
+    finite, last = torch.ones((), dtype=torch.bool, device=device), math.nan
+    clock, saved_at = time.perf_counter(), start
+    with stop_requests() as stops:
+        for k in range(start, optimization.steps):
+            # one step
+            generator = step_generator(config, k)
+            x = data.sample(optimization.batch, generator, device, torch.float32)
+            result = objective(energy, x, state, generator)
+            adam.zero_grad()
+            result.loss.backward()
+            if optimization.clip is not None:
+                torch.nn.utils.clip_grad_norm_(energy.parameters(), optimization.clip)
+            rate = rate_at(k, optimization)
+            adam.param_groups[0]["lr"] = rate
+            adam.step()
+            state = result.state
+            with torch.no_grad():
+                for a, p in zip(average, energy.state_dict().values(), strict=True):
+                    a.lerp_(p, 1 - decay_at(k, optimization))
+            finite &= torch.isfinite(result.loss.detach())
+            done = k + 1
+            progress(done, {})
+
+            # judge, save, stop
+            if done % config.evaluate == 0 or done == optimization.steps or stops:
+                sound = all(bool(torch.isfinite(p).all()) for p in energy.parameters())
+                if not (finite and sound):
+                    kept = (
+                        f"step {saved_at} is kept in {folder}" if saved_at else "nothing was saved"
+                    )
+                    raise Diverged(
+                        f"the loss or a weight is not finite within steps {saved_at + 1} to {done}"
+                        f" (last finite loss {last:.4g}); {kept}. Try a lower rate, clip=1, or the"
+                        " preset fokker"
+                    )
+                last = float(result.loss.detach())
+                shadow.load_state_dict(averaged())
+                line: dict[str, Any] = {"step": done, "loss": last, "rate": rate}
+                line |= {name: float(v) for name, v in result.info.items()}
+                if not stops:
+                    line |= judge(shadow, config)
+                    line["seconds"] = round(before + time.perf_counter() - clock, 3)
+                    with (folder / "metrics.jsonl").open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+                save(done)
+                saved_at = done
+                progress(done, line)
+            if stops:
+                raise Interrupted(folder, done)
+    return load(folder)

@@ -1,0 +1,239 @@
+r"""Training into a run folder: resumed runs are the same, and nothing good is lost."""
+
+import json
+import math
+import os
+import pytest
+import signal
+import subprocess
+import sys
+import time
+import torch
+
+from dataclasses import replace
+from fokker import training
+from fokker.config import Config, Network, Optimization, TableData, ToyData
+from fokker.metrics import evaluate_planar
+from fokker.objectives import CD, PCD, MultiTimeDCD
+from fokker.report import write_report
+from fokker.runs import load, read_checkpoint
+from fokker.training import Diverged, Interrupted, fit
+
+CONFIG = Config(
+    ToyData("moons"),
+    MultiTimeDCD(points=16),
+    Network(width=12, layers=3, features=4, confine=0.7),
+    Optimization(steps=8, batch=32),
+    evaluate=4,
+)
+
+
+@pytest.fixture(autouse=True)
+def single():
+    torch.set_default_dtype(torch.float32)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def progress(done, line):
+        if done == step and line:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [MultiTimeDCD(points=16), CD(2), PCD(2, buffer=64)],
+    ids=lambda o: type(o).__name__,
+)
+@pytest.mark.parametrize("ema", [0.0, 0.999])
+def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, objective, ema):
+    config = replace(
+        CONFIG, objective=objective, optimization=replace(CONFIG.optimization, ema=ema)
+    )
+    whole = fit(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        fit(config, tmp_path / "parts", progress=stop_at(4))
+    parts = fit(config, tmp_path / "parts", resume=True)
+    a, b = (read_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    assert a.step == b.step == 8
+    for x, y in ((a.model, b.model), (a.average, b.average)):
+        assert all(torch.equal(x[k], y[k]) for k in x)
+    same = lambda lines: [{k: v for k, v in m.items() if k != "seconds"} for m in lines]
+    assert same(whole.metrics) == same(parts.metrics)
+    assert [m["step"] for m in parts.metrics] == [4, 8]
+
+
+def test_seeds_matter(tmp_path):
+    a, b, c = (
+        fit(replace(CONFIG, seed=s), tmp_path / n) for s, n in ((0, "a"), (0, "b"), (1, "c"))
+    )
+    x = torch.randn(5, 2)
+    assert torch.equal(a.energy(x), b.energy(x))
+    assert not torch.allclose(a.energy(x), c.energy(x))
+
+
+def test_a_run_is_what_was_trained(tmp_path):
+    run = fit(CONFIG, tmp_path / "run")
+    again = load(tmp_path / "run")
+    assert again.config == CONFIG and again.step == 8
+    x = torch.randn(5, 2)
+    assert again.energy(x).shape == (5,) and torch.equal(run.energy(x), again.energy(x))
+    line = again.metrics[-1]
+    report = evaluate_planar(again.energy, ToyData("moons").build())
+    assert line["kl"] == pytest.approx(report.kl, rel=1e-5)
+    assert line["fisher_gap"] == pytest.approx(report.fisher_gap, rel=1e-5)
+    assert line["seconds"] > 0
+
+
+def test_divergence_stops_and_keeps_what_was_good(tmp_path, monkeypatch):
+    with pytest.raises(Stop):
+        fit(CONFIG, tmp_path / "run", progress=stop_at(4))
+    kept = read_checkpoint(tmp_path / "run")
+    made, build = [], training.build
+    monkeypatch.setattr(training, "build", lambda config: made.append(build(config)) or made[-1])
+
+    def poison(done, line):
+        if done == 5:
+            made[0].a.layers[0].weight.data[0, 0] = math.nan
+
+    with pytest.raises(Diverged, match=r"not finite within steps 5 to 8 .* step 4 is kept"):
+        fit(CONFIG, tmp_path / "run", resume=True, progress=poison)
+    after = read_checkpoint(tmp_path / "run")
+    assert after.step == 4
+    assert all(torch.equal(kept.model[k], after.model[k]) for k in kept.model)
+
+
+def test_a_stopped_run_says_how_to_go_on(tmp_path):
+    def interrupt(done, line):
+        if done == 3 and not line:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+    with pytest.raises(Interrupted, match=r"after step 3 and saved; resume with --resume --out"):
+        fit(CONFIG, tmp_path / "run", progress=interrupt)
+    assert read_checkpoint(tmp_path / "run").step == 3
+    run = fit(CONFIG, tmp_path / "run", resume=True)
+    whole = fit(CONFIG, tmp_path / "whole")
+    x = torch.randn(5, 2)
+    assert run.step == 8 and torch.equal(run.energy(x), whole.energy(x))
+
+
+def test_checkpoints_are_whole_and_few(tmp_path):
+    fit(replace(CONFIG, evaluate=2), tmp_path / "run")
+    found = sorted(p.name for p in (tmp_path / "run/checkpoint").iterdir())
+    assert found == ["step-00000006", "step-00000008"]
+
+
+def write(path, text):
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: (r / "config.toml").unlink(), "a run folder with a config.toml"),
+        (lambda r: write(r / "config.toml", "seed ="), "a configuration in TOML"),
+        (
+            lambda r: [
+                write(p / "checkpoint.json", '{"version": 99, "step": 1}')
+                for p in (r / "checkpoint").iterdir()
+            ],
+            "version 1 or older in .* got version 99; use a newer fokker",
+        ),
+        (
+            lambda r: [write(p / "average.safetensors", "") for p in (r / "checkpoint").iterdir()],
+            "a whole checkpoint in .* got a broken one",
+        ),
+        (
+            lambda r: [write(p / "checkpoint.json", "{") for p in (r / "checkpoint").iterdir()],
+            "a whole checkpoint in .* got a broken one",
+        ),
+        (
+            lambda r: write(
+                r / "config.toml",
+                (r / "config.toml").read_text().replace("width = 12", "width = 13"),
+            ),
+            "weights of the network in .* got others",
+        ),
+    ],
+)
+def test_spoiled_runs_are_named(tmp_path, spoil, message):
+    fit(replace(CONFIG, optimization=Optimization(1, 8), evaluate=1), tmp_path / "run")
+    spoil(tmp_path / "run")
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "run")
+
+
+def test_missing_and_unfinished_runs_are_named(tmp_path):
+    with pytest.raises(ValueError, match="which does not exist"):
+        load(tmp_path / "nothing")
+    fit(replace(CONFIG, optimization=Optimization(1, 8), evaluate=1), tmp_path / "run")
+    with pytest.raises(ValueError, match="which holds a run; use --resume"):
+        fit(CONFIG, tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"expected the configuration in .*config.toml, got another"
+    ):
+        fit(replace(CONFIG, seed=3), tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="tables are not trained yet"):
+        fit(replace(CONFIG, data=TableData("a.csv")), tmp_path / "table")
+
+
+def test_training_state_never_unpickles_code(tmp_path):
+    fit(replace(CONFIG, optimization=Optimization(1, 8), evaluate=1), tmp_path / "run")
+    (folder,) = (tmp_path / "run/checkpoint").iterdir()
+
+    class Evil:
+        def __reduce__(self):
+            return (print, ("executed",))
+
+    torch.save({"adam": Evil()}, folder / "training.pt")
+    with pytest.raises(ValueError, match="a broken one"):
+        read_checkpoint(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["moons", "checkerboard"])
+def test_report(tmp_path, name):
+    config = replace(CONFIG, data=ToyData(name))
+    run = fit(config, tmp_path / "run")
+    page = write_report(run).read_text()
+    assert page.count("data:image/png;base64,") == 3 and "http" not in page
+    assert "prefers-color-scheme: dark" in page and "MultiTimeDCD" in page
+    assert ("none" in page) == (name == "checkerboard")
+    for picture in ("density.png", "field.png", "curves.png"):
+        assert (tmp_path / "run" / picture).stat().st_size > 5000
+
+
+def test_commands(tmp_path):
+    run = lambda *args: subprocess.run(
+        [sys.executable, "-m", "fokker", *args],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    small = ("--steps", "2", "--batch", "16", "--width", "8", "--evaluate", "1")
+    done = run("train", "toy", "--data", "circles", *small, "--out", "r")
+    assert done.returncode == 0, done.stderr
+    assert "Fisher gap" in done.stdout and (tmp_path / "r/report.html").exists()
+    done = run("evaluate", "r", "--json")
+    assert json.loads(done.stdout)["step"] == 2
+    done = run("sample", "r", "-n", "5", "-o", "s.npy")
+    assert done.returncode == 0 and (tmp_path / "s.npy").exists()
+    (tmp_path / "closed").write_text("")  # a file where a folder must be
+    for args, message in (
+        (("train", "toy", "--data", "ring"), "got 'ring'; did you mean 'rings'?"),
+        (("train", "toy", "--objective", "cdd"), "got 'cdd'; did you mean 'cd'?"),
+        (("train", "tpy"), "got 'tpy'; did you mean 'toy'?"),
+        (("evaluate", "nothing"), "which does not exist"),
+        (("sample", "r", "-o", "s.txt"), "to end in .csv or .npy, got s.txt"),
+        (("train", "toy", *small, "--out", "closed/r"), "closed"),
+    ):
+        done = run(*args)
+        assert done.returncode == 2, (args, done.stdout, done.stderr)
+        assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
