@@ -11,7 +11,6 @@ import base64
 import html
 import io
 import matplotlib as mpl
-import numpy as np
 import torch
 
 from matplotlib.figure import Figure
@@ -82,29 +81,28 @@ def density_figure(energy: Energy, data: Planar, samples: Tensor) -> Figure:
 
 
 def field_figure(energy: Energy, data: Planar) -> Figure:
-    r"""Draws the energy with the learned score over it, and the true score beside it."""
+    r"""Draws the energy with its score over it, the true one beside the learned one.
+
+    Energies are cut at 25 nats above the least; arrows are directions, as lengths vary too much.
+    """
     half = min(data.box(3.0), 1.5 * 4 * data.scale)
     grid, arrows = Grid(-half, half, 200), Grid(-half, half, 26)
-    e = grid.evaluate(energy, torch.float32).reshape(grid.size, grid.size).numpy()
-    e = np.minimum(e - e.min(), 25)
     points = arrows.points(torch.float32)
-    fig = figure(9.6, 4.6)
-    axes = fig.subplots(1, 2)
-    axes[0].contourf(grid.axis(), grid.axis(), e.T, levels=24, cmap="viridis_r")
-    axes[0].set_title("energy (dark is likely) and learned score")
-    axes[1].set_title("true score")
-    fields = [(axes[0], score(energy, points), "white")]
-    if data.noise > 0:
-        fields.append((axes[1], data.score(points), "#333333"))
-    else:
-        axes[1].text(0.5, 0.5, "none: the density jumps", ha="center", transform=axes[1].transAxes)
-    for axis, s, color in fields:
-        unit = s / s.norm(dim=1, keepdim=True).clamp_min(
-            1e-12
-        )  # directions; lengths vary too much
-        axis.quiver(points[:, 0], points[:, 1], unit[:, 0], unit[:, 1], color=color, scale=40)
-    for axis in axes:
-        axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-half, half), ylim=(-half, half))
+    truth = -torch.log(data.density(grid.axis()))
+    learned = grid.evaluate(energy, torch.float32).reshape(grid.size, grid.size).double()
+    fields = [
+        ("true energy (bright is likely) and score", truth, data.noise > 0 and data.score(points)),
+        ("learned energy and score", learned, score(energy, points)),
+    ]
+    fig = figure(9.6, 4.9)
+    for axis, (title, e, s) in zip(fig.subplots(1, 2), fields, strict=True):
+        e = (e - e.min()).clamp_max(25)
+        axis.contourf(grid.axis(), grid.axis(), e.T, levels=24, cmap="viridis_r")
+        if isinstance(s, Tensor):  # a density that jumps has no score
+            unit = s / s.norm(dim=1, keepdim=True).clamp_min(1e-12)
+            axis.quiver(*points.T, *unit.T, color="white", scale=40)
+        axis.set(title=title, xticks=[], yticks=[], aspect="equal")
+        axis.set(xlim=(-half, half), ylim=(-half, half))
     return fig
 
 
