@@ -15,6 +15,8 @@ from . import (
 )
 from .derivatives import score
 from .energies import Energy, LogDensity
+from .runs import load
+from .training import fit
 
 __all__ = [
     "Energy",
@@ -25,7 +27,9 @@ __all__ = [
     "diffusions",
     "energies",
     "evolution",
+    "fit",
     "grid",
+    "load",
     "metrics",
     "networks",
     "objectives",

@@ -4,7 +4,9 @@ __all__ = ["main"]
 
 import json
 import math
+import numpy as np
 import sys
+import torch
 import tyro
 
 from dataclasses import dataclass, replace
@@ -26,20 +28,15 @@ from typing import Annotated, Any
 from . import checks, results, tables
 from .config import Config, unknown
 from .data import PLANAR
-from .presets import preset
+from .presets import preset, table_config
+from .runs import Run, load
 from .training import Interrupted
 
 
 @dataclass(frozen=True)
-class TrainToy:
-    """Train an energy on a 2-D set, judge it against the exact density and write a report."""
+class Train:
+    r"""Options of every training command."""
 
-    data: str = "rings"
-    """The set: swissroll, circles, rings, moons, 8gaussians, 2spirals, checkerboard, pinwheel."""
-    preset: str = "fokker"
-    """The settings: paper (the appendix's) or fokker (our own)."""
-    objective: str = "dcd"
-    """The method: dcd, cd, pcd; with preset fokker also sm, ssm, dsm, ed, recovery."""
     steps: int | None = None
     """The number of steps; the preset's if not given."""
     batch: int | None = None
@@ -57,13 +54,12 @@ class TrainToy:
     device: str = "cpu"
     """The device to train on."""
     out: Path | None = None
-    """The run folder; runs/DATA-OBJECTIVE-SEED if not given."""
+    """The run folder; named under runs/ if not given."""
     resume: bool = False
     """Go on with the run in --out, from its newest checkpoint."""
 
-    def config(self) -> Config:
-        r"""Returns the configuration that the options describe."""
-        base = preset(self.preset, self.objective, self.data)
+    def with_options(self, base: Config) -> Config:
+        r"""Returns a configuration changed by the options that were given."""
         given = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "clip": self.clip}
         changed = {k: v for k, v in given.items() if v is not None}
         network = base.network if self.width is None else replace(base.network, width=self.width)
@@ -76,23 +72,57 @@ class TrainToy:
             evaluate=self.evaluate,
         )
 
-    def run(self) -> None:
-        from .report import write_report
+    def train(self, base: Config, name: str) -> Run:
+        r"""Trains with a progress bar, and says where the run is."""
         from .training import fit
 
-        out = self.out or Path("runs") / f"{self.data}-{self.objective}-{self.seed}"
-        config = self.config()
+        config, out = self.with_options(base), self.out or Path("runs") / name
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeRemainingColumn(), SpeedColumn()) as bar:
-            task = bar.add_task(f"{self.data}, {self.objective}", total=config.optimization.steps)
+            task = bar.add_task(name, total=config.optimization.steps)
 
             def tick(step: int, line: dict[str, Any]) -> None:
                 bar.update(task, completed=step)
-                if "kl" in line:
+                if "nll" in line:
                     bar.console.print(judgement(line))
 
             run = fit(config, out, self.resume, tick)
-        print(f"run: {out}\nreport: {write_report(run)}")
+        print(f"run: {out}")
+        return run
+
+
+@dataclass(frozen=True)
+class TrainToy(Train):
+    """Train an energy on a 2-D set, judge it against the exact density and write a report."""
+
+    data: str = "rings"
+    """The set: swissroll, circles, rings, moons, 8gaussians, 2spirals, checkerboard, pinwheel."""
+    preset: str = "fokker"
+    """The settings: paper (the appendix's) or fokker (our own)."""
+    objective: str = "dcd"
+    """The method: dcd, cd, pcd; with preset fokker also sm, ssm, dsm, ed, recovery."""
+
+    def run(self) -> None:
+        from .report import write_report
+
+        base = preset(self.preset, self.objective, self.data)
+        run = self.train(base, f"{self.data}-{self.objective}-{self.seed}")
+        print(f"report: {write_report(run)}")
+
+
+@dataclass(frozen=True)
+class TrainTable(Train):
+    """Train a density of your own points, and judge it on rows kept aside."""
+
+    data: Path = Path("points.csv")
+    """The file: .csv, .tsv, .npy or .parquet, one point a row."""
+    held_out: float = 0.1
+    """The share of rows kept aside."""
+
+    def run(self) -> None:
+        base = table_config(str(self.data), self.held_out)
+        run = self.train(base, f"{self.data.stem}-{self.seed}")
+        print(f"scores of points: fokker score {run.path} {self.data}")
 
 
 class SpeedColumn(ProgressColumn):
@@ -105,6 +135,11 @@ class SpeedColumn(ProgressColumn):
 def judgement(line: dict[str, Any]) -> str:
     r"""Returns one line that judges an energy."""
     form = lambda key, how: "none" if line.get(key) is None else format(line[key], how)
+    if "nll_gaussian" in line:
+        return (
+            f"step {line['step']}: NLL {form('nll', '.4f')} ± {form('nll_error', '.4f')} nats"
+            f" (a Gaussian: {form('nll_gaussian', '.4f')}), effective share {form('ess', '.1%')}"
+        )
     return (
         f"step {line['step']}: Fisher gap {form('fisher_gap', '.2%')}, KL {form('kl', '.4f')} nats,"
         f" off the data {form('off_mass', '.2%')}"
@@ -113,7 +148,7 @@ def judgement(line: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge a trained run against the exact density."""
+    """Judge a trained run: against the exact density, or on the rows kept aside."""
 
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
@@ -121,12 +156,43 @@ class Evaluate:
     """Print JSON."""
 
     def run(self) -> None:
-        from .runs import load
-        from .training import judge
+        from .tasks import TableEnergy, task_of
 
         run = load(self.run_folder)
-        line = {"step": run.step, **judge(run.energy.to(run.config.device), run.config)}
+        energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
+        device = torch.device(run.config.device)
+        line = {"step": run.step, **task_of(run.config).judge(energy.to(device), device)}
         print(json.dumps(line) if self.json else judgement(line))
+
+
+@dataclass(frozen=True)
+class Score:
+    """Write the log-density and the outlier score of points under a run on a table."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    points: tyro.conf.Positional[Path]
+    """The file of the points, with the columns that were trained on."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("scores.csv")
+    """The file of the scores: a row a point."""
+
+    def run(self) -> None:
+        from .data.table import read_table
+        from .tasks import TableEnergy
+
+        energy = load(self.run_folder).energy
+        if not isinstance(energy, TableEnergy):
+            raise ValueError(f"expected a run on a table, got {self.run_folder}, one on a 2-D set")
+        table = read_table(self.points)
+        if table.columns != energy.columns:
+            raise ValueError(
+                f"expected the columns {', '.join(energy.columns)} in {self.points},"
+                f" got {', '.join(table.columns)}"
+            )
+        log_density, outlier = -energy(table.values), energy.outlier_score(table.values)
+        lines = [f"{a:.6g},{b:.6g}" for a, b in zip(log_density, outlier, strict=True)]
+        self.out.write_text("\n".join(["log_density,outlier", *lines]) + "\n")
+        print(f"{len(lines)} points: {self.out}")
 
 
 @dataclass(frozen=True)
@@ -143,24 +209,25 @@ class Sample:
     """The file of the points: .csv or .npy."""
 
     def run(self) -> None:
-        import numpy as np
-        import torch
-
-        from .runs import load
         from .samplers import MALA, Annealed, geometric
+        from .tasks import TableEnergy
 
         if self.out.suffix not in {".csv", ".npy"}:
             raise ValueError(f"expected --out to end in .csv or .npy, got {self.out}")
-        energy = load(self.run_folder).energy
-        generator = torch.Generator().manual_seed(self.seed)
         checks.positive_integer(n=self.n)
-        start = 0.7 * torch.randn(self.n, 2, generator=generator)
+        energy = load(self.run_folder).energy
+        table = energy if isinstance(energy, TableEnergy) else None
+        inner, dim = (energy, 2) if table is None else (table.energy, len(table.columns))
+        generator = torch.Generator().manual_seed(self.seed)
+        start = torch.randn(self.n, dim, generator=generator)
         sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
-        x = sampler.run(energy, start, 200, generator).samples[-1].numpy()
+        x = sampler.run(inner, start, 200, generator).samples[-1]
+        x = (x if table is None else table.standardize.inverse(x)).numpy()
         if self.out.suffix == ".npy":
             np.save(self.out, x)
         else:
-            np.savetxt(self.out, x, delimiter=",", header="x0,x1", comments="")
+            names = ("x0", "x1") if table is None else table.columns
+            np.savetxt(self.out, x, delimiter=",", header=",".join(names), comments="")
         print(f"{self.n} points: {self.out}")
 
 
@@ -173,7 +240,6 @@ class Report:
 
     def run(self) -> None:
         from .report import write_report
-        from .runs import load
 
         print(write_report(load(self.run_folder)))
 
@@ -314,9 +380,10 @@ class ReproduceMixtures:
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
-    "train": {"toy": TrainToy},
+    "train": {"toy": TrainToy, "table": TrainTable},
     "evaluate": Evaluate,
     "sample": Sample,
+    "score": Score,
     "report": Report,
     "reproduce": {
         "toy": ReproduceToy,

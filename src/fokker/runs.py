@@ -6,7 +6,9 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 `checkpoint/step-K/`   `model.safetensors` and `average.safetensors` (the weights and their
                        moving average), `training.pt` (optimizer and objective state: tensors
                        only, read with `weights_only`), `checkpoint.json` (version and step)
-`report.html`          the report (`fokker.report`)
+`table.json`           for a table: columns, mean, std, log Z and the energies of the rows kept
+                       aside
+`report.html`          the report (`fokker.report`), for a 2-D set
 =====================  ======================================================================
 
 A checkpoint is written beside its place and renamed into it once it is whole and on disk, so what
@@ -31,6 +33,7 @@ from typing import Any, NamedTuple
 from . import config as configs
 from .config import Config, TableData
 from .energies import Energy
+from .tasks import TableEnergy
 
 VERSION = 1  # of the layout above
 KEEP = 2  # checkpoints
@@ -53,7 +56,7 @@ class Run:
 
     path: Path
     config: Config
-    energy: Energy  # of the averaged weights, (B, d) -> (B)
+    energy: Energy  # of the averaged weights, (B, d) -> (B), in the units of the data
     step: int  # steps done
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
 
@@ -133,13 +136,19 @@ def read_config(folder: Path) -> Config:
     return configs.loads(path.read_text())
 
 
-def build(config: Config, dim: int = 2) -> Energy:
-    r"""Returns the energy of a configuration, initialized from its seed."""
-    if isinstance(config.data, TableData):
-        raise ValueError("expected a 2-D set, got a table: tables are not trained yet")
+def build(config: Config, dim: int) -> Energy:
+    r"""Returns the energy of a configuration, of `dim` coordinates, initialized from its seed."""
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         return config.network.build(dim)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    r"""Reads the `table.json` of a run on a table."""
+    path = folder / "table.json"
+    if not path.exists():
+        raise ValueError(f"expected a {path.name} in the run folder {folder}, got none")
+    return json.loads(path.read_text())
 
 
 def load(path: str | Path) -> Run:
@@ -157,7 +166,8 @@ def load(path: str | Path) -> Run:
         raise ValueError(f"expected a run folder, got {folder}, which does not exist")
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)
-    energy = build(config)
+    card = read_card(folder) if isinstance(config.data, TableData) else None
+    energy = build(config, 2 if card is None else len(card["columns"]))
     try:
         energy.load_state_dict(checkpoint.average)
     except RuntimeError as error:
@@ -165,5 +175,7 @@ def load(path: str | Path) -> Run:
             f"expected weights of the network in {folder / 'config.toml'}, got others: "
             + str(error).splitlines()[-1].strip()
         ) from None
+    if card is not None:
+        energy = TableEnergy(energy, card)
     energy.requires_grad_(False)
     return Run(folder, config, energy, checkpoint.step, read_metrics(folder))

@@ -24,9 +24,7 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any
 
-from .config import Config, ToyData, dumps
-from .energies import Energy
-from .metrics import evaluate_planar
+from .config import Config, dumps
 from .runs import (
     Checkpoint,
     Run,
@@ -38,6 +36,7 @@ from .runs import (
     write_checkpoint,
 )
 from .stack import decay_at, rate_at
+from .tasks import task_of
 
 Progress = Callable[[int, dict[str, Any]], None]
 
@@ -60,14 +59,6 @@ def step_generator(config: Config, k: int) -> torch.Generator:
     r"""Returns the generator of step k."""
     device = torch.device(config.device)
     return torch.Generator(device).manual_seed((config.seed * 2_000_003 + k) % 2**63)
-
-
-def judge(energy: Energy, config: Config) -> dict[str, float | None]:
-    r"""Returns the judgement of an energy against the exact density; `None` where there is none."""
-    assert isinstance(config.data, ToyData)
-    data = config.data.build()
-    report = evaluate_planar(energy, data, device=torch.device(config.device))
-    return {k: v if math.isfinite(v) else None for k, v in report._asdict().items()}
 
 
 @contextmanager
@@ -103,10 +94,8 @@ def fit(
     """
     folder, device = Path(out), torch.device(config.device)
     optimization, objective = config.optimization, config.objective
-    if not isinstance(config.data, ToyData):
-        raise ValueError("expected a 2-D set, got a table: tables are not trained yet")
-    data = config.data.build()
-    energy = build(config).to(device)
+    task = task_of(config)
+    energy = build(config, task.dim).to(device)
     average = [v.detach().clone() for v in energy.state_dict().values()]
     betas = (optimization.beta1, optimization.beta2)
     adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas)
@@ -146,14 +135,14 @@ def fit(
             folder, Checkpoint(step, energy.state_dict(), averaged(), training)
         )
 
-    shadow = build(config).to(device).requires_grad_(False)
+    shadow = build(config, task.dim).to(device).requires_grad_(False)
     finite, last = torch.ones((), dtype=torch.bool, device=device), math.nan
     clock, saved_at = time.perf_counter(), start
     with stop_requests() as stops:
         for k in range(start, optimization.steps):
             # one step
             generator = step_generator(config, k)
-            x = data.sample(optimization.batch, generator, device, torch.float32)
+            x = task.batch(optimization.batch, generator)
             result = objective(energy, x, state, generator)
             adam.zero_grad()
             result.loss.backward()
@@ -187,10 +176,11 @@ def fit(
                 line: dict[str, Any] = {"step": done, "loss": last, "rate": rate}
                 line |= {name: float(v) for name, v in result.info.items()}
                 if not stops:
-                    line |= judge(shadow, config)
+                    line |= task.judge(shadow, device)
                     line["seconds"] = round(before + time.perf_counter() - clock, 3)
                     with (folder / "metrics.jsonl").open("a") as file:
                         file.write(json.dumps(line) + "\n")
+                task.record(folder, shadow, device)
                 save(done)
                 saved_at = done
                 progress(done, line)
