@@ -51,13 +51,6 @@ def test_own_objective(tmp_path):
     assert float(out.split()[-2]) < 0.1
 
 
-def test_two_moons(tmp_path):
-    code = (ROOT / "examples/two_moons.py").read_text()
-    out = run(shorter(code, steps=("MultiTimeDCD(), 600", "MultiTimeDCD(), 20")), tmp_path)
-    assert "Fisher gap" in out
-    assert (tmp_path / "out/two_moons.png").stat().st_size > 10_000
-
-
 @pytest.mark.parametrize(
     ("name", "piece"),
     [

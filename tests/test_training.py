@@ -179,8 +179,9 @@ def test_missing_and_unfinished_runs_are_named(tmp_path):
         ValueError, match=r"expected the configuration in .*config.toml, got another"
     ):
         fit(replace(CONFIG, seed=3), tmp_path / "run", resume=True)
-    with pytest.raises(ValueError, match="tables are not trained yet"):
+    with pytest.raises(OSError, match=r"a.csv"):
         fit(replace(CONFIG, data=TableData("a.csv")), tmp_path / "table")
+    assert not (tmp_path / "table").exists()
 
 
 def test_training_state_never_unpickles_code(tmp_path):
