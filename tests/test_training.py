@@ -95,7 +95,7 @@ def test_divergence_stops_and_keeps_what_was_good(tmp_path, monkeypatch):
         fit(CONFIG, tmp_path / "run", progress=stop_at(4))
     kept = read_checkpoint(tmp_path / "run")
     made, build = [], training.build
-    monkeypatch.setattr(training, "build", lambda config: made.append(build(config)) or made[-1])
+    monkeypatch.setattr(training, "build", lambda *how: made.append(build(*how)) or made[-1])
 
     def poison(done, line):
         if done == 5:

@@ -299,7 +299,7 @@ class ReproduceToy:
     device: str = "cpu"
     """The device to train on."""
     quick: bool = False
-    """Two sets, one seed and 300 steps of 256 points: shows that it works, not how well."""
+    """Two sets, one seed and 150 steps of 200 points: shows that it works, not how well."""
     methods: tuple[str, ...] = ()
     """Only these, as PRESET-METHOD, such as fokker-dcd; all by default."""
     results: Path | None = None
@@ -314,7 +314,7 @@ class ReproduceToy:
             if name not in names:
                 raise unknown(name, names, "a method", "--methods")
         console = Console()
-        slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 300, "batch": 256}
+        slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 150, "batch": 200}
         for name, method in toy.METHODS:
             part = toy.Part(name, method, device=self.device, **(slice_ if self.quick else {}))
             if self.methods and part.name not in self.methods:
