@@ -3,7 +3,6 @@ r"""The command line: `fokker COMMAND --help`."""
 __all__ = ["main"]
 
 import json
-import math
 import numpy as np
 import sys
 import torch
@@ -11,7 +10,6 @@ import tyro
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,15 +19,20 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 from typing import Annotated, Any
 
-from . import checks, results, tables
+from . import checks
 from .config import Config, unknown
-from .data import PLANAR
 from .presets import preset, table_config
 from .runs import Run, load
+from .studies.commands import (
+    Optima,
+    ReproduceMixtures,
+    ReproduceSweep,
+    ReproduceToy,
+    Tables,
+)
 from .training import Interrupted
 
 
@@ -242,140 +245,6 @@ class Report:
         from .report import write_report
 
         print(write_report(load(self.run_folder)))
-
-
-@dataclass(frozen=True)
-class Optima:
-    """Print the exact score matching optimum of every 2-D set, beside the paper's Table 2."""
-
-    scale: float = 0.25
-    """The factor of every set; 1/4 is the scale that explains the paper's table."""
-    out: Path | None = None
-    """Also write the figures to this JSON file."""
-
-    def run(self) -> None:
-        rows = []
-        for name, kind in PLANAR.items():
-            data = kind(scale=self.scale)
-            value = data.optimum()
-            rows.append({
-                "data": name,
-                "scale": self.scale,
-                "noise": data.noise,
-                "optimum": value if math.isfinite(value) else None,
-            })
-        if self.out is not None:
-            results.save(self.out, rows, f"fokker optima --scale {self.scale} --out {self.out}")
-        table = Table(*tables.OPTIMA_HEADER)
-        for row in tables.optima_rows(rows):
-            table.add_row(*row)
-        Console().print(table)
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Render the tables of the documents anew from the files in results/."""
-
-    root: Path = Path()
-    """The root of the repository."""
-
-    def run(self) -> None:
-        for path in tables.documents(self.root):
-            text = path.read_text()
-            fresh = tables.render(text, self.root)
-            path.write_text(fresh)
-            print(f"{path}: {'rendered anew' if fresh != text else 'unchanged'}")
-
-
-@dataclass(frozen=True)
-class ReproduceToy:
-    """Reproduce the paper's 2-D study: its Table 2 and the figure of learned densities.
-
-    A study that was stopped goes on where it was. On a GPU the whole takes minutes; on a CPU,
-    --quick does a small slice of it."""
-
-    out: Path = Path("runs/study-toy")
-    """The folder of the study: one part a method."""
-    device: str = "cpu"
-    """The device to train on."""
-    quick: bool = False
-    """Two sets, one seed and 150 steps of 200 points: shows that it works, not how well."""
-    methods: tuple[str, ...] = ()
-    """Only these, as PRESET-METHOD, such as fokker-dcd; all by default."""
-    results: Path | None = None
-    """Also write all rows to this JSON file."""
-
-    def run(self) -> None:
-        from . import figures
-        from .studies import toy
-
-        names = [f"{preset}-{method}" for preset, method in toy.METHODS]
-        for name in self.methods:
-            if name not in names:
-                raise unknown(name, names, "a method", "--methods")
-        console = Console()
-        slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 150, "batch": 200}
-        for name, method in toy.METHODS:
-            part = toy.Part(name, method, device=self.device, **(slice_ if self.quick else {}))
-            if self.methods and part.name not in self.methods:
-                continue
-            say = f"{part.name}: {{}} of {part.optimization.steps} steps"
-            with console.status(say.format(0)) as status:
-                toy.run(part, self.out, lambda k, say=say, s=status: s.update(say.format(k)))
-            console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
-        rows = toy.collect(self.out)
-        if self.results is not None:
-            command = "fokker reproduce toy" + (" --quick" if self.quick else "")
-            where = ", ".join(sorted({row["device"] for row in rows}))
-            results.save(self.results, rows, command, where=where)
-        table = Table(*tables.TOY_HEADER)
-        for line in tables.toy_rows(rows):
-            table.add_row(*line)
-        console.print(table)
-        figure = self.out / "learned-densities.png"
-        sets = [name for name in toy.SETS if any(row["data"] == name for row in rows)]
-        figures.learned_densities(self.out, rows, toy.WINDOW, sets, figure)
-        console.print(f"figure: {figure}")
-        if self.quick:
-            console.print("This was --quick: a slice, not the study.")
-
-
-@dataclass(frozen=True)
-class ReproduceSweep:
-    """Sweep the step of the divergence and the weight of its long times on three 2-D sets."""
-
-    out: Path = Path("results/sweep.json")
-    """The file of the figures; points that are in it already are not trained again."""
-    device: str = "cpu"
-    """The device to train on."""
-    steps: int = 3000
-    """The number of steps of each point."""
-
-    def run(self) -> None:
-        from . import figures
-        from .studies import sweep
-
-        sweep.run(self.out, self.device, self.steps, progress=print)
-        figure = self.out.with_suffix(".png")
-        figures.sweeps(self.out, figure)
-        print(f"figure: {figure}")
-
-
-@dataclass(frozen=True)
-class ReproduceMixtures:
-    """Train on Gaussian mixtures in d = 8, 32 and 64 and judge against the exact density."""
-
-    out: Path = Path("results/mixtures.json")
-    """The file of the figures; methods that are in it already are not trained again."""
-    device: str = "cpu"
-    """The device to train on."""
-    steps: int | None = None
-    """The number of steps of each; 5000 if not given."""
-
-    def run(self) -> None:
-        from .studies import mixtures
-
-        mixtures.run(self.out, self.device, self.steps, progress=print)
 
 
 # a command is one or two words; the second picks among the classes under the first
