@@ -11,12 +11,11 @@ width of a component.
 __all__ = ["DIMENSIONS", "METHODS", "run"]
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from torch import Generator, Tensor
 
 from .. import results
-from ..analytic import GaussianMixture, ring_of_gaussians
+from ..analytic import ring_of_gaussians
 from ..config import Network, Optimization
 from ..derivatives import Hutchinson
 from ..evolution import MonteCarlo, Taylor
@@ -50,16 +49,6 @@ NETWORK = Network(confine=3.0)
 OPTIMIZATION = Optimization(steps=5000)
 
 
-@dataclass(frozen=True)
-class On:
-    r"""A mixture on a device, as a source of points."""
-
-    mixture: GaussianMixture
-
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        return self.mixture.sample(n, generator)
-
-
 def run(
     path: Path,
     device: str = "cpu",
@@ -77,8 +66,9 @@ def run(
         for method, objective in METHODS.items():
             if any((row["d"], row["method"]) == (D, method) for row in rows):
                 continue
-            sources = [On(truth)] * len(seeds)
-            out = train_stack(sources, objective, NETWORK, optimization, seeds, device)
+            out = train_stack(
+                [truth] * len(seeds), objective, NETWORK, optimization, seeds, device
+            )
             for seed, energy, finite in zip(seeds, out.energies, out.finite, strict=True):
                 report = evaluate_mixture(energy, truth) if finite else None
                 rows.append({

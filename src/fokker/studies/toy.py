@@ -24,9 +24,10 @@ from ..config import Optimization
 from ..data import PLANAR, toy
 from ..energies import Energy
 from ..grid import Grid
-from ..metrics import evaluate_planar
+from ..metrics import PlanarReport
 from ..presets import PRESETS
 from ..stack import train_stack
+from ..tasks import ToyTask
 
 SETS = tuple(name for name in PLANAR if name != "pinwheel")  # those of the paper
 METHODS = (
@@ -66,15 +67,11 @@ class Part:
 def judge(energy: Energy, name: str, finite: bool, device: str) -> results.Row:
     r"""Returns the figures of one learned energy, `None` where there are none."""
     data = toy(name)
-    optimum = data.optimum()
-    row: results.Row = {"optimum": optimum if math.isfinite(optimum) else None}
-    found = ("sm_loss", "fisher_gap", "kl", "nll", "off_mass")
     if finite:
-        report = evaluate_planar(energy, data, device=torch.device(device))
-        row |= {key: getattr(report, key) for key in found}
-        row = {k: v if v is None or math.isfinite(v) else None for k, v in row.items()}
+        row: results.Row = {**ToyTask(data).judge(energy, torch.device(device))}
     else:
-        row |= dict.fromkeys(found)
+        row = dict.fromkeys(PlanarReport._fields)
+        row["optimum"] = data.optimum() if math.isfinite(data.optimum()) else None
     row["diverged"] = row["sm_loss"] is None or row["sm_loss"] > 0 or row["kl"] is None
     return row
 
