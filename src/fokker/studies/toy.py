@@ -109,13 +109,25 @@ def run(part: Part, folder: Path, progress: Callable[[int], None] = lambda step:
             "commit": results.commit(),
         })
         if seed == part.seeds[0] and finite:
-            e = WINDOW.evaluate(energy, torch.float32, torch.device(part.device)).double().cpu()
-            densities[name] = torch.exp(-e - WINDOW.log_normalizer(e)).numpy().astype(np.float16)
+            densities[name] = density(energy, part.device)
+    write(part.name, rows, densities, folder)
+
+
+def density(energy: Energy, device: str) -> np.ndarray:
+    r"""Returns the density of an energy on the window of the figure."""
+    e = WINDOW.evaluate(energy, torch.float32, torch.device(device)).double().cpu()
+    return torch.exp(-e - WINDOW.log_normalizer(e)).numpy().astype(np.float16)
+
+
+def write(
+    name: str, rows: list[results.Row], densities: dict[str, np.ndarray], folder: Path
+) -> None:
+    r"""Writes a part of the study, its rows last, so that a part that is there is whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(folder / f"{part.name}.npz", **densities)
-    partial = target.with_suffix(".partial")
+    np.savez_compressed(folder / f"{name}.npz", **densities)
+    partial = (folder / name).with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
-    partial.replace(target)
+    partial.replace(folder / f"{name}.json")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,301 @@
+r"""The 2-D study with the objectives of torchebm: the same sets, network, steps and judge.
+
+What differs from fokker's rows is the loss and its sampler, which are torchebm's own code. The
+networks of all sets and seeds train at once as *one* energy of torchebm, in one of two layouts:
+
+- rows: the points of all sets are one batch, and each goes through its own network. The mean over
+  the batch, times K, is the sum of the K losses, so every network gets its own gradient, which
+  Adam then treats elementwise. For losses that are means over independent points.
+- columns: a point of the product of K sets, in 2 K coordinates, with the sum of the K energies. For
+  persistent chains, whose buffer must stay with its network.
+
+A network whose energies are not finite is cut out of the loss, so that it takes no other with it.
+Energy matching couples the points of a batch, and so trains alone.
+
+The settings of each loss are tuned first (`--stage tune`: all seven sets, one seed, fewer steps), by
+the exact KL, which favours the peer: no user could know it.
+
+    python benchmarks/peers.py --stage tune --out runs/study-toy
+    python benchmarks/peers.py --stage run --out runs/study-toy
+    fokker reproduce toy --out runs/study-toy --results results/toy.json
+"""
+
+import argparse
+import json
+import numpy as np
+import time
+import torch
+
+from dataclasses import asdict, dataclass, replace
+from fokker import results
+from fokker.config import Optimization
+from fokker.energies import Energy
+from fokker.presets import PRESETS
+from fokker.stack import decay_at, rate_at
+from fokker.studies import toy
+from pathlib import Path
+from torch import Tensor
+from torchebm import losses
+from torchebm.core import BaseModel
+from torchebm.samplers import LangevinDynamics
+
+NETWORK, OPTIMIZATION, _ = PRESETS["fokker"]
+ALONE = ("sm", "em")  # one seed: these cost too much for three
+TEMPERATURE = 0.15  # of energy matching: its density is exp(-V / 0.15)
+
+
+class Stack(BaseModel):
+    r"""K networks as one energy of torchebm."""
+
+    def __init__(self, energies: list[Energy], layout: str) -> None:
+        super().__init__()
+        self.layout, self.count = layout, len(energies)
+        params, self.frozen = torch.func.stack_module_state(energies)
+        self.names = list(params)
+        self.weights = torch.nn.ParameterList([p.detach() for p in params.values()])
+        self.template = [energies[0]]  # in a list: not a submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        K = self.count
+        split = (
+            x.reshape(K, -1, 2) if self.layout == "rows" else x.reshape(-1, K, 2).transpose(0, 1)
+        )
+        call = lambda p, b, x: torch.func.functional_call(self.template[0], (p, b), (x,))
+        params = dict(zip(self.names, self.weights, strict=True))
+        e = torch.vmap(call)(params, self.frozen, split)  # (K, B)
+        e = torch.where(torch.isfinite(e), e, 0.0)
+        return e.flatten() if self.layout == "rows" else e.sum(0)
+
+
+@dataclass(frozen=True)
+class Trial:
+    r"""A loss of torchebm and its settings."""
+
+    method: str
+    rate: float = 1e-3
+    step: float = 5e-4  # of the Langevin sampler, x - step ∇E + sqrt(2 step) z
+    chain: int = 10
+    reg: float = 0.0  # the weight of the squared energies
+    noise: float = 0.01  # of denoising
+    warmup: float = 0.66  # the share of energy matching's first phase
+
+    @property
+    def layout(self) -> str:
+        return "columns" if self.method in {"pcd", "sm"} else "rows"
+
+    def loss(self, model: Stack, device: str) -> torch.nn.Module:
+        on = {"device": torch.device(device)}
+        langevin = lambda: LangevinDynamics(model, step_size=self.step, **on)
+        cd = {"k_steps": self.chain, "energy_reg_weight": self.reg, **on}
+        match self.method:
+            case "cd":
+                return losses.ContrastiveDivergence(model, langevin(), **cd)
+            case "pcd":
+                own = {"persistent": True, "buffer_size": 10_000, "new_sample_ratio": 0.05}
+                return losses.ContrastiveDivergence(model, langevin(), **cd, **own)
+            case "sm":
+                return losses.ScoreMatching(model, hessian_method="exact", **on)
+            case "ssm":
+                return losses.SlicedScoreMatching(model, n_projections=1, **on)
+            case "dsm":
+                return losses.DenoisingScoreMatching(model, noise_scale=self.noise, **on)
+            case "em":
+                return losses.EnergyMatchingLoss(
+                    model,
+                    coupling="sinkhorn",  # "ot" takes seconds a batch of 1,000
+                    lambda_cd=0.0,
+                    epsilon_max=TEMPERATURE,
+                    sigma=self.noise,
+                    n_langevin_steps=self.chain,
+                    langevin_dt=2.0 / self.chain,
+                    **on,
+                )
+        raise ValueError(f"expected a method of torchebm, got {self.method!r}")
+
+
+TRIALS: dict[str, list[Trial]] = {
+    "cd": [
+        Trial("cd", r, s, reg=g)
+        for r, s, g in [
+            (1e-3, 5e-4, 0.0),
+            (3e-4, 5e-4, 0.0),
+            (1e-3, 1e-4, 0.0),
+            (3e-4, 1e-4, 0.0),
+            (3e-4, 2e-5, 0.0),
+            (3e-4, 1e-4, 1e-3),
+        ]
+    ],
+    "pcd": [
+        Trial("pcd", r, s)
+        for r, s in [
+            (1e-3, 5e-4),
+            (3e-4, 5e-4),
+            (1e-3, 1e-4),
+            (3e-4, 1e-4),
+            (1e-4, 1e-4),
+            (3e-4, 2e-5),
+        ]
+    ],
+    "sm": [Trial("sm", 1e-3)],
+    "ssm": [Trial("ssm", r) for r in (3e-4, 1e-3, 3e-3)],
+    "dsm": [
+        Trial("dsm", r, noise=s)
+        for r, s in [(1e-3, 0.005), (1e-3, 0.01), (1e-3, 0.02), (3e-3, 0.01)]
+    ],
+    "em": [Trial("em", 1e-3, chain=40, noise=s) for s in (0.02, 0.1)],
+}
+
+
+def train(
+    trial: Trial, names: list[str], seeds: list[int], optimization: Optimization, device: str
+) -> tuple[list[Energy], list[bool], float]:
+    r"""Trains one network for each set and seed; returns energies, finiteness and seconds."""
+    optimization = replace(optimization, rate=trial.rate)
+    energies = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        energies.append(NETWORK.build(2).to(device))
+    model = Stack(energies, trial.layout)
+    loss = trial.loss(model, device)
+    weights = list(model.weights)
+    average = [w.detach().clone() for w in weights]
+    adam = torch.optim.Adam(weights, trial.rate, (optimization.beta1, optimization.beta2))
+    sources = [toy.Float32(name, device) for name in names]
+    generators = [torch.Generator(device).manual_seed(10_007 * seed + 1) for seed in seeds]
+    K, B, block = len(names), optimization.batch, 250
+    start, drawn = time.perf_counter(), torch.empty(0)
+    for k in range(optimization.steps):
+        if k % block == 0:
+            drawn = torch.stack(
+                [
+                    s.sample(block * B, g).reshape(block, B, 2)
+                    for s, g in zip(sources, generators, strict=True)
+                ],
+                dim=1,
+            )  # (block, K, B, 2)
+        x = drawn[k % block]
+        x = x.flatten(0, 1) if trial.layout == "rows" else x.transpose(0, 1).flatten(1)
+        if trial.method == "em" and k == int(trial.warmup * optimization.steps):
+            setattr(loss, "lambda_cd", 2.0)  # noqa: B010
+        adam.param_groups[0]["lr"] = rate_at(k, optimization)
+        out = loss(x)
+        value = out[0] if isinstance(out, tuple) else out
+        adam.zero_grad()
+        (value * (K if trial.layout == "rows" else 1)).backward()
+        adam.step()
+        drift = 1 - decay_at(k, optimization)
+        for a, w in zip(average, weights, strict=True):
+            a.lerp_(w.detach(), drift)
+    seconds = time.perf_counter() - start
+    finite = []
+    for i, energy in enumerate(energies):
+        with torch.no_grad():
+            for name, a in zip(model.names, average, strict=True):
+                energy.get_parameter(name).copy_(a[i])
+        finite.append(all(bool(torch.isfinite(p).all()) for p in energy.parameters()))
+        energy.requires_grad_(False)
+    if trial.method == "em":
+        energies = [e / TEMPERATURE for e in energies]
+    return energies, finite, seconds
+
+
+def rows_of(
+    trial: Trial, names: list[str], seeds: list[int], optimization: Optimization, device: str
+) -> tuple[list[results.Row], dict[str, np.ndarray]]:
+    r"""Trains and judges; returns the rows of the study and the densities of the first seed."""
+    energies, finite, seconds = train(trial, names, seeds, optimization, device)
+    rows, densities = [], {}
+    for name, seed, energy, sound in zip(names, seeds, energies, finite, strict=True):
+        rows.append({
+            "data": name,
+            "method": trial.method,
+            "preset": "torchebm",
+            "library": "torchebm",
+            "seed": seed,
+            **toy.judge(energy, name, sound, device),
+            "steps": optimization.steps,
+            "batch": optimization.batch,
+            "seconds": round(seconds / len(names), 3),
+            "stacked": len(names),
+            "settings": asdict(trial),
+            "device": results.hardware(device),
+            "commit": results.commit(),
+        })
+        if seed == seeds[0] and sound:
+            densities[name] = toy.density(energy, device)
+    return rows, densities
+
+
+def mean_kl(rows: list[results.Row]) -> float:
+    r"""Returns the mean KL over the sets; a diverged run counts as 10 nats."""
+    return sum(10.0 if row["diverged"] else row["kl"] for row in rows) / len(rows)
+
+
+def spread(
+    trial: Trial, pairs: list[tuple[str, int]], optimization: Optimization, device: str
+) -> tuple[list[results.Row], dict[str, np.ndarray]]:
+    r"""Runs a trial on pairs of a set and a seed: as one stack, or each in its own process."""
+    parts = [[pair] for pair in pairs] if trial.method == "em" else [pairs]
+    tasks = [
+        (trial, [name for name, _ in part], [seed for _, seed in part], optimization, device)
+        for part in parts
+    ]
+    if len(tasks) == 1:
+        return rows_of(*tasks[0])
+    with torch.multiprocessing.get_context("spawn").Pool(len(tasks)) as pool:
+        outs = pool.starmap(rows_of, tasks)
+    return [row for rows, _ in outs for row in rows], {
+        k: d for _, ds in outs for k, d in ds.items()
+    }
+
+
+def tune(method: str, folder: Path, optimization: Optimization, device: str) -> None:
+    r"""Runs the trials of a method on every set with one seed, and writes their rows."""
+    rows = []
+    for trial in TRIALS[method]:
+        fresh, _ = spread(trial, [(name, 100) for name in toy.SETS], optimization, device)
+        rows += fresh
+        print(f"{trial}: mean KL {mean_kl(fresh):.4f}", flush=True)
+        target = folder / "tuning" / f"{method}.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(rows, indent=1, allow_nan=False))
+
+
+def best(method: str, folder: Path) -> Trial:
+    r"""Returns the trial of a method with the least mean KL; the first if none was run."""
+    path = folder / "tuning" / f"{method}.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    tried = {
+        trial: [r for r in rows if r["settings"] == asdict(trial)] for trial in TRIALS[method]
+    }
+    known = {trial: mean_kl(own) for trial, own in tried.items() if own}
+    return min(known, key=known.__getitem__, default=TRIALS[method][0])
+
+
+def run(method: str, folder: Path, optimization: Optimization, device: str) -> None:
+    r"""Runs the best trial of a method and writes its part of the study."""
+    trial = best(method, folder)
+    seeds = (0,) if method in ALONE else (0, 1, 2)
+    pairs = [(name, seed) for seed in seeds for name in toy.SETS]
+    rows, densities = spread(trial, pairs, optimization, device)
+    print(f"{trial}: mean KL {mean_kl(rows):.4f}", flush=True)
+    toy.write(f"torchebm-{method}", rows, densities, folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The 2-D study with torchebm.")
+    parser.add_argument("--stage", choices=("tune", "run"), required=True)
+    parser.add_argument("--methods", nargs="+", choices=tuple(TRIALS), default=tuple(TRIALS))
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=Path("runs/study-toy"))
+    args = parser.parse_args()
+    stage, steps = (tune, 1500) if args.stage == "tune" else (run, OPTIMIZATION.steps)
+    optimization = replace(OPTIMIZATION, steps=args.steps or steps, batch=args.batch)
+    for method in args.methods:
+        stage(method, args.out, optimization, args.device)
+
+
+if __name__ == "__main__":
+    main()
