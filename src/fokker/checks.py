@@ -11,6 +11,7 @@ __all__ = [
     "constant",
     "dimension",
     "dot",
+    "images",
     "instance",
     "number",
     "one_of",
@@ -64,6 +65,21 @@ def points(x: Tensor, name: str = "x") -> Tensor:
             f"expected {name} to be finite, got {int(bad.sum())} of {len(x)} points with NaN or"
             f" infinity, the first at index {first}"
         )
+    return x
+
+
+def images(x: Tensor, channels: int, multiple: int = 1) -> Tensor:
+    r"""Returns `x` if it is a floating batch of images :math:`(B, C, H, W)` of C `channels`.
+
+    The height and the width are multiples of `multiple`.
+    """
+    if x.ndim != 4 or x.shape[1] != channels or any(n % multiple for n in x.shape[2:]):
+        sizes = f" with H and W multiples of {multiple}" if multiple > 1 else ""
+        raise ValueError(
+            f"expected images of shape (B, {channels}, H, W){sizes}, got {tuple(x.shape)}"
+        )
+    if not x.is_floating_point():
+        raise ValueError(f"expected images of a floating dtype, got {x.dtype}")
     return x
 
 

@@ -1,5 +1,16 @@
 r"""Networks that are energies."""
 
+from .convolution import DTYPES, Conv2d, Linear, convolve
 from .mlp import ACTIVATIONS, MLP, Fourier
+from .wideresnet import WideResNet
 
-__all__ = ["ACTIVATIONS", "MLP", "Fourier"]
+__all__ = [
+    "ACTIVATIONS",
+    "DTYPES",
+    "MLP",
+    "Conv2d",
+    "Fourier",
+    "Linear",
+    "WideResNet",
+    "convolve",
+]
