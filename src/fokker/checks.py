@@ -39,7 +39,7 @@ def constant(c: float, x: Tensor) -> Tensor:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     r"""Returns the inner product of each pair of points, :math:`(B, *), (B, *) \to (B)`."""
-    return (a * b).flatten(1).sum(1)
+    return (a * b).sum(tuple(range(1, a.ndim)))  # no flatten: it would copy channels-last images
 
 
 def dimension(x: Tensor) -> int:

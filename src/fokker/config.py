@@ -25,7 +25,7 @@ from .diffusions import DIFFUSIONS
 from .energies import Energy, Quadratic
 from .evolution import EVOLUTIONS
 from .networks import MLP
-from .objectives import OBJECTIVES, LogUniform, MultiTimeDCD, Objective
+from .objectives import OBJECTIVES, LogNormal, LogUniform, MultiTimeDCD, Objective
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ REGISTRIES: list[Mapping[str, type]] = [
     DIFFUSIONS,
     EVOLUTIONS,
     LAPLACIANS,
-    {"toy": ToyData, "table": TableData, "log-uniform": LogUniform},
+    {"toy": ToyData, "table": TableData, "log-uniform": LogUniform, "log-normal": LogNormal},
 ]
 
 

@@ -1,13 +1,13 @@
 r"""Stacked training: many energies of one architecture in one computation.
 
 K networks, one for each pair of a set and a seed, have their parameters stacked along a first axis.
-The objective is mapped over that axis (`torch.vmap`), so each matrix product becomes one batched
-product, and one backward pass through the sum of the K losses gives every network its own gradient.
-Adam and the average of the weights act elementwise, hence on each network alone: a network that
-diverges takes no other with it.
+The pure step (`fokker.step`) is mapped over that axis (`torch.vmap`), so each matrix product becomes
+one batched product and every network gets its own gradient. Adam and the average of the weights act
+elementwise, hence on each network alone: a network that diverges takes no other with it.
 
-On a GPU the step is captured once as a CUDA graph and replayed, which removes the launch overhead
-that such small networks otherwise drown in.
+On a GPU the step is compiled, which fuses the elementwise work between the products, and captured
+once with the optimizer as a CUDA graph, which removes the launch overhead that such small networks
+otherwise drown in.
 """
 
 __all__ = ["Stacked", "train_stack"]
@@ -18,12 +18,13 @@ import torch
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from torch import Tensor, nn
-from typing import Any, Protocol
+from torch import Tensor
+from typing import Protocol
 
 from .config import Network, Optimization
 from .energies import Energy
 from .objectives import Objective
+from .step import Traced, bind, trace
 
 BLOCK = 250  # steps whose data is drawn at once
 
@@ -41,7 +42,7 @@ class Stacked:
     energies: list[Energy]  # K, the averaged weights
     finite: list[bool]  # whether every loss and every weight of each was finite
     losses: Tensor  # (ticks, K), the loss every `BLOCK` steps
-    seconds: float
+    seconds: float  # of training, compilation included
 
 
 def rate_at(k: int, optimization: Optimization) -> float:
@@ -56,18 +57,6 @@ def decay_at(k: int, optimization: Optimization) -> float:
     return min(optimization.ema, (1 + k) / (10 + k)) if optimization.ema > 0 else 0.0
 
 
-class Loss(nn.Module):
-    r"""An objective bound to an energy, as a module whose parameters can be replaced."""
-
-    def __init__(self, energy: Energy, objective: Objective) -> None:
-        super().__init__()
-        self.energy, self.objective = energy, objective
-
-    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        out = self.objective.compute(self.energy, x, state or None, None)
-        return out.loss, out.state or ()  # vmap carries a tuple without tensors, but no None
-
-
 def train_stack(
     sources: Sequence[Source],
     objective: Objective,
@@ -76,6 +65,7 @@ def train_stack(
     seeds: Sequence[int],
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] = lambda step: None,
+    compile: bool | None = None,
 ) -> Stacked:
     r"""Trains one network for each source, all at once.
 
@@ -87,17 +77,20 @@ def train_stack(
         seeds: The K seeds, of weights and data.
         device: The device to train on.
         progress: Called with the number of steps done, every block of steps.
+        compile: Whether the step is compiled; by default on a GPU, for 1,000 steps or more.
     """
     device = torch.device(device)
+    if compile is None:
+        compile = device.type == "cuda" and optimization.steps >= 1000
     B, K = optimization.batch, len(sources)
     dim = sources[0].sample(1).shape[1]
     modules = []
     for seed in seeds:
         torch.manual_seed(seed)
-        modules.append(Loss(network.build(dim), objective).to(device))
+        modules.append(network.build(dim).to(device))
     params, buffers = torch.func.stack_module_state(modules)
-    call = lambda p, b, x, s: torch.func.functional_call(modules[0], (p, b), (x, s))
-    losses_of = torch.vmap(call, randomness="different")
+    params = {name: p.detach() for name, p in params.items()}
+    mapped = torch.vmap(bind(modules[0], objective), randomness="different")
     weights = list(params.values())
     average = [p.detach().clone() for p in weights]
     cuda = device.type == "cuda"
@@ -108,18 +101,22 @@ def train_stack(
     x = torch.empty(K, B, dim, device=device)
     finite = torch.ones(K, dtype=torch.bool, device=device)
     loss, state = torch.zeros(K, device=device), ()
+    traces: dict[bool, Traced] = {}  # without state, at first, and with it
 
     def step() -> None:
         nonlocal state
-        adam.zero_grad()
-        fresh, new = losses_of(params, buffers, x, state)
-        fresh.sum().backward()
+        first = not state
+        inputs = (params, buffers, x, state)
+        if first not in traces:
+            traces[first] = trace(mapped, *inputs, compile=compile)
+        gradients, fresh, new, _ = traces[first](*inputs, noise=traces[first].draw())
+        for name, p in params.items():
+            p.grad = gradients[name]
         if optimization.clip is not None:
-            squares = [p.grad.flatten(1).square().sum(1) for p in weights if p.grad is not None]
+            squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
             scale = (optimization.clip / torch.stack(squares).sum(0).sqrt()).clamp(max=1)
-            for p in weights:
-                if p.grad is not None:
-                    p.grad *= scale.reshape(-1, *[1] * (p.ndim - 1))
+            for g in gradients.values():
+                g *= scale.reshape(-1, *[1] * (g.ndim - 1))
         adam.step()
         with torch.no_grad():
             for a, p in zip(average, weights, strict=True):
@@ -153,7 +150,6 @@ def train_stack(
         x.copy_(points[:, k % BLOCK])
         if cuda and k == 3:  # three eager steps have warmed up what a capture must not do
             graph = torch.cuda.CUDAGraph()
-            adam.zero_grad()
             with torch.cuda.graph(graph):
                 step()
             run = graph.replay
@@ -169,5 +165,5 @@ def train_stack(
                 module.get_parameter(name).copy_(a[i])
         sound = all(torch.isfinite(p).all() for p in module.parameters())
         finite[i] &= sound
-        energies.append(module.energy.requires_grad_(False))
+        energies.append(module.requires_grad_(False))
     return Stacked(energies, finite.tolist(), torch.stack(ticks[1:] + [loss]).cpu(), seconds)

@@ -1,8 +1,9 @@
 r"""Objectives, each named after its method."""
 
-from .base import LogUniform, Objective, Output
+from .base import LogNormal, LogUniform, Objective, Output
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
+from .levels import LevelDCD
 from .recovery import RecoveryLikelihood
 from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
 
@@ -13,6 +14,8 @@ __all__ = [
     "PCD",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
+    "LevelDCD",
+    "LogNormal",
     "LogUniform",
     "MultiTimeDCD",
     "Objective",
@@ -26,6 +29,7 @@ __all__ = [
 OBJECTIVES: dict[str, type[Objective]] = {
     "dcd": DCD,
     "multi-time": MultiTimeDCD,
+    "level-dcd": LevelDCD,
     "cd": CD,
     "pcd": PCD,
     "sm": ScoreMatching,

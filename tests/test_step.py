@@ -1,0 +1,120 @@
+r"""The traced step: one graph, the same numbers."""
+
+import pytest
+import torch
+
+from fokker.networks import MLP, WideResNet
+from fokker.objectives import (
+    CD,
+    DCD,
+    PCD,
+    DenoisingScoreMatching,
+    EnergyDiscrepancy,
+    MultiTimeDCD,
+    Objective,
+    RecoveryLikelihood,
+    ScoreMatching,
+    SlicedScoreMatching,
+)
+from fokker.step import Step, trace
+
+OBJECTIVES = [
+    DCD(),
+    MultiTimeDCD(points=8),
+    EnergyDiscrepancy(),
+    CD(),
+    PCD(),
+    ScoreMatching(),
+    SlicedScoreMatching(),
+    DenoisingScoreMatching(),
+    RecoveryLikelihood(),
+]
+
+
+def eager(energy, objective, x, state, generator):
+    energy.zero_grad()
+    out = objective(energy, x, state, generator)
+    out.loss.backward()
+    grads = {k: p.grad for k, p in energy.named_parameters()}  # none: not in the loss
+    return {k: g.clone() for k, g in grads.items() if g is not None}, out
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+def test_a_traced_step_is_the_eager_one(objective: Objective) -> None:
+    torch.manual_seed(0)
+    energy, x = MLP(width=16).double(), torch.randn(32, 2, dtype=torch.float64)
+    step, state = Step(energy, objective), None
+    other = None
+    for seed in range(2):  # the second with the state of the first
+        expected, out = eager(energy, objective, x, other, torch.Generator().manual_seed(seed))
+        got = step(x, state, torch.Generator().manual_seed(seed))
+        assert torch.allclose(got.loss, out.loss.detach(), rtol=1e-12)
+        for name, g in expected.items():
+            assert torch.allclose(got.gradients[name], g, rtol=1e-9, atol=1e-12), name
+        assert got.info.keys() == out.info.keys()
+        state, other = got.state, out.state
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of the compiler's own
+def test_a_compiled_step_is_the_eager_one() -> None:
+    torch.manual_seed(0)
+    energy, x = MLP(width=16).double(), torch.randn(32, 2, dtype=torch.float64)
+    objective = MultiTimeDCD(points=8)
+    expected, out = eager(energy, objective, x, None, torch.Generator().manual_seed(3))
+    got = Step(energy, objective, compile=True)(x, None, torch.Generator().manual_seed(3))
+    assert torch.allclose(got.loss, out.loss.detach(), rtol=1e-9)
+    for name, g in expected.items():
+        assert torch.allclose(got.gradients[name], g, rtol=1e-7, atol=1e-9), name
+
+
+def test_a_step_trains_and_reads_the_parameters_anew() -> None:
+    torch.manual_seed(0)
+    energy = MLP(width=32)
+    adam = torch.optim.Adam(energy.parameters(), 1e-2)
+    step, generator = Step(energy, ScoreMatching()), torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(60):
+        out = step(torch.randn(256, 2, generator=generator), None, generator)
+        out.assign(energy)
+        adam.step()
+        losses.append(float(out.loss))
+    assert losses[-1] < -0.8  # the optimum is -1
+    assert len(step.traces) == 1
+
+
+def test_noise_is_an_input() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn(3) + torch.rand(3) + torch.randint(5, 9, (3,)) + torch.randperm(3)
+
+    traced = trace(f, torch.zeros(3))
+    assert [d.law for d in traced.draws] == ["normal", "uniform", "integer", "permutation"]
+    noise = [torch.full((3,), float(k)) for k in range(4)]
+    assert traced(torch.ones(3), noise=noise).tolist() == [7.0] * 3
+    torch.manual_seed(5)
+    expected = f(torch.zeros(3))
+    got = traced(torch.zeros(3), noise=traced.draw(torch.Generator().manual_seed(5)))
+    assert torch.equal(got, expected)
+
+
+def test_an_unknown_draw_is_named() -> None:
+    with pytest.raises(ValueError, match="bernoulli"):
+        trace(torch.bernoulli, torch.full((3,), 0.5))
+
+
+def test_images_take_no_convolution_with_a_kernel_beyond_three() -> None:
+    energy = WideResNet(1, depth=10, widen=1)
+    step = Step(energy, DenoisingScoreMatching(0.3))
+    x = torch.randn(2, 1, 8, 8)
+    expected, _out = eager(
+        energy, DenoisingScoreMatching(0.3), x, None, torch.Generator().manual_seed(3)
+    )
+    got = step(x, None, torch.Generator().manual_seed(3))
+    for name, g in expected.items():
+        assert torch.allclose(got.gradients[name], g, rtol=1e-3, atol=1e-5), name
+    (traced,) = step.traces.values()
+    kernels = [
+        node.args[1].meta["val"].shape[-1]
+        for node in traced.graph.graph.nodes
+        if node.target is torch.ops.aten.convolution.default
+    ]
+    assert kernels and max(kernels) <= 3
