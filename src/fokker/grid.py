@@ -80,6 +80,7 @@ class Grid:
         chunk: int = 65_536,
     ) -> Tensor:
         r"""Returns the energy at all centers, with shape :math:`(N^D)`, in chunks of points."""
+        checks.positive_integer(chunk=chunk)
         with torch.no_grad():
             points = self.points(dtype, device).split(chunk)
             return torch.cat([value(energy, x) for x in points])
