@@ -121,6 +121,11 @@ class GaussianMixture(Energy):
 
     def diffuse(self, diffusion: Linear, t: Tensor | float) -> "GaussianMixture":
         r"""Returns the law at time t of a linear diffusion started from this one at time 0."""
+        if not isinstance(diffusion, Linear):
+            raise TypeError(
+                f"expected a linear diffusion (VE, EDM, VP), under which a mixture stays one, got"
+                f" {diffusion!r}; Grid.evolve takes any"
+            )
         t = torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device)
         alpha, sigma = diffusion.transition(torch.zeros_like(t), t)
         eye = torch.eye(self.means.shape[1], dtype=self.means.dtype, device=self.means.device)

@@ -23,15 +23,18 @@ expression          density                                  energy
 all up to the normalizing constant. A mixture therefore weighs its parts by their own Z: for stated
 weights use `Mixture` with normalized parts. A time-dependent energy is a callable E(x, t);
 `energy.at(t)` is the energy at one time (or one time a point), to be composed and trained as any.
+Before that it is no density, and composing it is an error.
 """
 
 __all__ = ["Energy", "Function", "LogDensity", "Mixture", "Quadratic", "Scaled", "Slice", "Sum"]
 
+import inspect
 import math
 import torch
 
 from collections.abc import Callable, Sequence
 from torch import Tensor, nn
+from typing import Literal
 
 from . import checks
 from .checks import align, dot
@@ -55,7 +58,8 @@ class Energy(nn.Module):
     def __add__(self, other: Callable[..., Tensor]) -> "Sum":
         return Sum(self, other)
 
-    __radd__ = __add__
+    def __radd__(self, other: Callable[..., Tensor] | Literal[0]) -> "Energy":
+        return self if other == 0 else self + other  # `sum` starts from 0, the flat density
 
     def __mul__(self, factor: float) -> "Scaled":
         return Scaled(self, factor)
@@ -103,8 +107,28 @@ class LogDensity(Function):
         return -self.function(x, *t)
 
 
+def required(energy: Callable[..., Tensor]) -> list[str]:
+    r"""Returns the names of the arguments that an energy cannot do without."""
+    if isinstance(energy, Function):
+        return required(energy.function)
+    call = energy.forward if isinstance(energy, nn.Module) else energy
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except ValueError:  # a builtin, which has none to show
+        return ["x"]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+
+
 def as_energy(energy: Callable[..., Tensor]) -> Energy:
-    return energy if isinstance(energy, Energy) else Function(energy)
+    r"""Returns a part of a composed energy, a function of x alone."""
+    energy = energy if isinstance(energy, Energy) else Function(energy)
+    if len(names := required(energy)) > 1:
+        raise ValueError(
+            f"expected an energy of x alone to compose, got {type(energy).__name__} of"
+            f" ({', '.join(names)}): fix the time first, with energy.at(t)"
+        )
+    return energy
 
 
 class Slice(Energy):
