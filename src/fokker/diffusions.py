@@ -242,6 +242,11 @@ class Langevin(Diffusion):
 
     .. math:: dx_t = -\tfrac{1}{2} \nabla E(x_t) \, dt + dw_t
 
+    **A step size h is a time of this diffusion**, in every chain of fokker (`ULA`, `MALA`, `CD`,
+    `PCD`): its step is :math:`x' = x - \tfrac{h}{2} \nabla E(x) + \sqrt{h} \, z`, with noise of
+    variance h. Whoever writes :math:`x' = x - \epsilon \nabla E(x) + \sqrt{2 \epsilon} \, z` has
+    :math:`h = 2 \epsilon`.
+
     Arguments:
         energy: The energy :math:`E`.
     """

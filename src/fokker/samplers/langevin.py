@@ -1,6 +1,6 @@
 r"""Langevin samplers, unadjusted and Metropolis-adjusted.
 
-The Langevin diffusion leaves :math:`p = e^{-E} / Z` unchanged; the Euler–Maruyama step of length h
+The Langevin diffusion leaves :math:`p = e^{-E} / Z` unchanged; the Euler–Maruyama step of size h
 does so up to an error of order h:
 
 .. math:: dx_t = -\tfrac{1}{2} \nabla E(x_t) \, dt + dw_t, \qquad
@@ -82,7 +82,7 @@ class ULA(Langevin):
         | (Roberts and Tweedie, 1996)
 
     Arguments:
-        step_size: The step size :math:`h > 0`, a time.
+        step_size: The step size :math:`h > 0`, a time of `fokker.diffusions.Langevin`.
     """
 
     @torch.no_grad()
@@ -124,7 +124,8 @@ class MALA(Langevin):
         | A tutorial on adaptive MCMC (Andrieu and Thoms, 2008)
 
     Arguments:
-        step_size: The step size :math:`h > 0`, a time; the first one, if there is a warmup.
+        step_size: The step size :math:`h > 0`, a time of `fokker.diffusions.Langevin`; the first
+            one, if there is a warmup.
         target: The target acceptance :math:`a^* \in (0, 1)`; by default the most efficient one in
             high dimension.
         warmup: The number of first transitions that adapt the step size.
