@@ -38,6 +38,12 @@ class GaussianMixture(Energy):
         covariances: The covariances, with shape :math:`(K, D, D)`, or one variance for all,
             :math:`\Sigma_k = s^2 I`.
         weights: The weights, with shape :math:`(K)`; equal by default, normalized to sum to one.
+
+    Example:
+        >>> from fokker.diffusions import VE
+        >>> p = GaussianMixture(torch.tensor([[-2.0], [2.0]]), 0.25)
+        >>> p.diffuse(VE(), 0.75).covariances.flatten()  # again a mixture, with more noise
+        tensor([1., 1.])
     """
 
     means: Tensor

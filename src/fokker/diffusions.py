@@ -157,6 +157,13 @@ class VE(Driftless):
     Arguments:
         g: The coefficient, a number (1 is Brownian motion, :math:`\sigma^2 = t`, the paper's
             :math:`G^2 = 1`) or a function of the time, elementwise.
+
+    Example:
+        >>> s, t = torch.tensor(0.0), torch.tensor(4.0)
+        >>> VE().transition(s, t)  # the mean is kept, the std is the root of the time
+        (tensor(1.), tensor(2.))
+        >>> VE(g=lambda t: t).variance(s, t)  # the integral of the square
+        tensor(21.3333)
     """
 
     g: float | Callable[[Tensor], Tensor] = 1.0
@@ -275,6 +282,14 @@ class Custom(Diffusion):
         G: The coefficient, a number or a function of the time, elementwise.
         div: The divergence :math:`\nabla \cdot F(x, t)`, with shape :math:`()` or :math:`(B)`. By
             autograd, one pass a coordinate, if not given.
+
+    Example:
+        >>> pull = Custom(F=lambda x, t: -x / 2, G=1.0)
+        >>> x, s, t = torch.ones(1, 3), torch.tensor(0.0), torch.tensor(0.01)
+        >>> pull.kernel(x, s, t)
+        (tensor([[0.9950, 0.9950, 0.9950]]), tensor(0.1000))
+        >>> pull.divergence(x, s)
+        tensor([-1.5000])
     """
 
     F: Callable[[Tensor, Tensor], Tensor]

@@ -42,7 +42,16 @@ from .derivatives import Exact, Jet, Loop, value
 
 
 class Energy(nn.Module):
-    r"""Base class of energies. A subclass writes `forward`, from :math:`(B, *)` to :math:`(B)`."""
+    r"""Base class of energies. A subclass writes `forward`, from :math:`(B, *)` to :math:`(B)`.
+
+    Example:
+        >>> class Quartic(Energy):
+        ...     def forward(self, x):
+        ...         return (x**4).sum(1)
+        >>> energy = (Quartic() + Quadratic(std=2.0)) / 0.5  # two experts, at half the temperature
+        >>> energy(torch.ones(1, 2))
+        tensor([4.5000])
+    """
 
     def jet(self, x: Tensor) -> Jet:
         r"""Returns the exact value, gradient and Laplacian at points :math:`(B, *)`.
@@ -136,6 +145,12 @@ class Slice(Energy):
 
     With one time a point, :math:`(B)`, it takes batches of B points and of any multiple of B: block
     after block of the same points moved, as the objectives make them.
+
+    Example:
+        >>> widening = Function(lambda x, t: x.square().sum(1) / (2 * (1 + t)))
+        >>> energy = widening.at(1.0) + Quadratic(std=3.0)
+        >>> energy(torch.ones(1, 2))
+        tensor([0.6111])
     """
 
     def __init__(self, energy: Callable[..., Tensor], t: Tensor | float) -> None:

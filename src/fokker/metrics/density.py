@@ -69,6 +69,12 @@ def fisher_gap(
         truth: The true score :math:`\nabla \log p`, :math:`(B, *) \to (B, *)`.
         x: Points from the true density, with shape :math:`(N, *)`.
         chunk: The number of points evaluated at once.
+
+    Example:
+        >>> from fokker.analytic import Gaussian
+        >>> p, q = Gaussian(torch.zeros(3), 1.0), Gaussian(torch.zeros(3), 2.0)
+        >>> fisher_gap(q, p.score, p.sample(100))  # the score of q is half that of p
+        0.2500
     """
     checks.positive_integer(chunk=chunk)
     miss = norm = 0.0

@@ -123,6 +123,14 @@ class PCD(Objective):
         restart: The share of chains that start anew, between 0 and 1.
         source: Where chains start: `"noise"`, a Gaussian with the mean and standard deviation of
             the batch in each coordinate, or `"data"`, points of the batch.
+
+    Example:
+        >>> from fokker.energies import Quadratic
+        >>> objective, state = PCD(buffer=300), None
+        >>> for x in torch.randn(3, 100, 2):  # three batches
+        ...     loss, state, info = objective(Quadratic(), x, state)
+        >>> state.x.shape
+        torch.Size([300, 2])
     """
 
     steps: int = 20
