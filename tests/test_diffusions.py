@@ -133,6 +133,44 @@ def test_custom_takes_a_number_and_starts_from_rest():
     assert torch.allclose(like_edm.increment(x, s, t).variance, t**2)
 
 
+BACK = [VP(), VE(), VE(torch.ones_like), EDM(), Langevin(Gaussian(torch.zeros(2), 1.0))]
+BACK += [Custom(lambda x, t: -x, 1.0)]
+
+
+@pytest.mark.parametrize("diffusion", BACK, ids=[str(i) for i in range(len(BACK))])
+@pytest.mark.parametrize(
+    ("s", "t", "message"),
+    [
+        (tensor(0.5), tensor(0.25), "expected times 0 <= s <= t, got s=0.5, t=0.25"),
+        (tensor([0.0, 0.3]), tensor(0.2), "got s=0.3, t=0.2"),
+        (tensor(0.1), tensor([0.2, 0.0]), "got s=0.1, t=0"),
+        (tensor(-0.5), tensor(0.2), "got s=-0.5, t=0.2"),
+        (tensor(math.nan), tensor(0.2), "got s=nan, t=0.2"),
+    ],
+)
+def test_no_kernel_runs_backwards(diffusion, s, t, message):
+    with pytest.raises(ValueError, match=message):
+        diffusion.kernel(torch.zeros(2, 2), s, t)
+    if isinstance(diffusion, Linear):
+        with pytest.raises(ValueError, match=message):
+            diffusion.transition(s, t)
+
+
+@pytest.mark.parametrize("diffusion", BACK[:4], ids=[str(i) for i in range(4)])
+def test_times_are_read_only_where_that_is_free(diffusion):
+    x, s, t = torch.randn(3, 2), torch.zeros(3), tensor([0.1, 0.2, 0.3])
+    mean, std = diffusion.kernel(x, s, t)
+    # mapped over the times, compiled in one graph, and on a device: no value can be asked for
+    mapped = torch.vmap(lambda x, s, t: diffusion.kernel(x[None], s, t))(x, s, t)
+    assert torch.allclose(mapped[0][:, 0], mean) and torch.allclose(mapped[1], std)
+    compiled = torch.compile(diffusion.kernel, fullgraph=True, backend="eager")(x, s, t)
+    assert torch.allclose(compiled[0], mean) and torch.allclose(compiled[1], std)
+    away = diffusion.kernel(*(v.to("meta") for v in (x, s, t)))
+    assert away[0].shape == (3, 2) and away[1].shape == (3,)
+    # where the check is left out, a step backwards is NaN
+    assert torch.vmap(lambda s, t: diffusion.transition(s, t)[1])(t, s).isnan().all()
+
+
 def test_frozen_values_compare():
     assert VE() == VE(1.0) != VE(2.0)
     assert hash(VP()) == hash(VP(0.1, 20.0))

@@ -7,10 +7,11 @@ import torch
 from conftest import standard_error
 from fokker.analytic import Gaussian, GaussianMixture, ring_of_gaussians
 from fokker.derivatives import Exact, Loop
-from fokker.diffusions import VE, VP
+from fokker.diffusions import VE, VP, Custom, Langevin
 from fokker.energies import Energy, Function, LogDensity, Mixture, Quadratic, Scaled, Slice, Sum
 from fokker.grid import Grid
 from fokker.networks import MLP
+from functools import partial
 from torch import tensor
 
 COV = tensor([[1.0, 0.4], [0.4, 0.5]], dtype=torch.float64)
@@ -49,6 +50,8 @@ def test_operators_are_what_they_say():
     assert torch.allclose((a * 2)(x), 2 * a(x))
     assert torch.allclose(torch.exp(-(a | b)(x)), torch.exp(-a(x)) + torch.exp(-b(x)))
     assert torch.allclose(((a | b) | a)(x), (a | (b | a))(x))  # associative
+    assert torch.allclose(sum([a, b, a])(x), 2 * a(x) + b(x))
+    assert sum([a]) is a
     assert isinstance(a + b, Sum) and isinstance(a / 2, Scaled) and isinstance(a | b, Mixture)
 
 
@@ -97,6 +100,35 @@ def test_time_slices():
     assert torch.allclose(twice[4:], energy(2 * x))
 
 
+@pytest.mark.parametrize(
+    "compose",
+    [
+        lambda e: e + Quadratic(),
+        lambda e: Quadratic() + e,
+        lambda e: sum([Quadratic(), e]),
+        lambda e: e / 2,
+        lambda e: 2 * e,
+        lambda e: e | Quadratic(),
+        lambda e: Mixture([Quadratic(), e]),
+        lambda e: e.at(0.5) + e,
+    ],
+)
+@pytest.mark.parametrize("energy", [Timed(), Function(lambda x, t: t * x), Function(Timed())])
+def test_only_slices_compose(compose, energy):
+    message = (
+        rf"energy of x alone to compose, got {type(energy).__name__} of \(x, t\): .*\.at\(t\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        compose(energy)
+
+
+def test_optional_arguments_and_builtins_compose():
+    x = torch.randn(4, 3)
+    tempered = Function(lambda x, scale=2.0: x.square().sum(1) / scale)
+    assert torch.allclose((tempered + Quadratic())(x), x.square().sum(1))
+    assert torch.allclose((Quadratic() + partial(torch.sum, dim=1))(x), Quadratic()(x) + x.sum(1))
+
+
 def test_a_jet_is_that_of_its_own_forward():
     class Tilted(MLP):  # overrides forward, not jet
         def forward(self, x):
@@ -128,6 +160,13 @@ def test_mixture_is_normalized_at_every_time(K):
     grid = Grid(-10, 10, 300)
     for law in (p, p.diffuse(VE(), 0.5), p.diffuse(VP(), 0.3)):
         assert float(grid.log_normalizer(grid.evaluate(law))) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("diffusion", [Custom(lambda x, t: -x, 1.0), Langevin(Quadratic()), VE])
+def test_mixtures_diffuse_linearly_or_not_at_all(diffusion):
+    message = "expected a linear diffusion .VE, EDM, VP., .* got .*(Custom|Langevin|VE)"
+    with pytest.raises(TypeError, match=message):
+        Gaussian(torch.zeros(2), 1.0).diffuse(diffusion, 0.5)
 
 
 def test_mixture_samples_have_its_moments(generator):
@@ -170,6 +209,7 @@ def test_ring_of_gaussians():
         (lambda: Quadratic(1.0) / 0, "temperature to be a finite number > 0, got 0"),
         (lambda: Quadratic(1.0) * -2, "factor to be a finite number > 0, got -2"),
         (lambda: Quadratic(1.0) / math.nan, "temperature to be a finite number > 0, got nan"),
+        (lambda: 3 + Quadratic(), "expected a callable energy, got 3"),
         (lambda: Function(3), "expected a callable energy, got 3"),
         (lambda: Mixture([Quadratic()], [1, 2]), "one weight an energy, got 2 for 1"),
         (lambda: Mixture([Quadratic()], [-1.0]), r"weights\[0\] to be a finite number > 0"),

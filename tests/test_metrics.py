@@ -20,6 +20,8 @@ from fokker.metrics import (
 )
 from torch import tensor
 
+NORMAL = Gaussian(torch.zeros(2, dtype=torch.float64), 1.0)
+
 
 class Shifted(Energy):
     r"""An energy plus a constant: the same density."""
@@ -123,6 +125,13 @@ def test_log_normalizer_sees_mass_just_off_the_data(generator):
     assert float(error) < 0.05
 
 
+def test_log_normalizer_draws_in_the_shares_of_its_proposal(generator):
+    # half, a quarter and a quarter, without which the weights are wrong: of 7 points, 2 + 1 + 1
+    seen = []
+    log_normalizer(lambda x: (seen.append(len(x)), NORMAL(x))[1], NORMAL, 7, generator)
+    assert seen == [4]
+
+
 def test_wasserstein(generator):
     x = torch.randn(60, 3, generator=generator)
     shift = tensor([0.3, -0.4, 1.2])
@@ -150,6 +159,19 @@ def test_wasserstein(generator):
             "expected a grid that resolves Rings",
         ),
         (lambda: wasserstein(torch.full((3, 2), math.nan), torch.zeros(3, 2)), "x to be finite"),
+        (lambda: log_normalizer(NORMAL, NORMAL, 0), "n to be an integer >= 1, got 0"),
+        (lambda: log_normalizer(NORMAL, NORMAL, 4.0), "n to be an integer >= 1, got 4.0"),
+        (lambda: log_normalizer(NORMAL, NORMAL, 3), "n >= 4, .* got 3"),
+        (lambda: evaluate_mixture(NORMAL, NORMAL, 3), "n >= 4, .* got 3"),
+        (
+            lambda: score_matching_loss(NORMAL, torch.ones(4, 2), chunk=0),
+            "chunk to be an integer >= 1, got 0",
+        ),
+        (
+            lambda: fisher_gap(NORMAL, NORMAL.score, torch.ones(4, 2), chunk=-1),
+            "chunk to be an integer >= 1, got -1",
+        ),
+        (lambda: Grid().evaluate(NORMAL, chunk=0), "chunk to be an integer >= 1, got 0"),
         (lambda: Grid(1.0, 0.0), "expected finite numbers low < high"),
         (lambda: Grid(size=0), "size to be an integer >= 1, got 0"),
         (lambda: Grid(dim=3), "dim 1 or 2, got 3"),

@@ -11,6 +11,7 @@ import math
 import pytest
 import torch
 
+from fokker.objectives.cd import langevin
 from fokker.samplers import (
     MALA,
     SAMPLERS,
@@ -187,6 +188,13 @@ def test_ula_step_is_the_euler_step():
     state, info = ULA(0.3).step(quadratic, ULA(0.3).init(quadratic, x), seeded(5))
     torch.testing.assert_close(state.x, x - 0.15 * x + math.sqrt(0.3) * z)
     assert state.count == 1 and (info.acceptance == 1).all()
+
+
+def test_a_step_size_means_the_same_to_samplers_and_objectives():
+    x, h = normal(6, 3), 0.3
+    chain = ULA(h).run(gumbel, x, 4, seeded(5)).state.x
+    step_size = torch.tensor(h, dtype=x.dtype)
+    torch.testing.assert_close(langevin(gumbel, x, 4, step_size, seeded(5)), chain)
 
 
 def test_ula_that_diverges_raises():

@@ -96,17 +96,26 @@ def test_loss_is_integral_of_score_matching_losses():
 
 
 @pytest.mark.parametrize("diffusion", [VE(), VP(0.5, 3.0), BISTABLE], ids=ids)
-def test_kl_contracts_and_normalizer_is_kept(diffusion):
+def test_theorem_1_on_a_grid(diffusion):
+    # the same beyond Gaussians and linear drifts, with the KL and the densities of the grid
     p, q = mixtures()
-    grid = Grid(-9, 9, 200, dim=1)
-    times = [0.05, 0.2, 0.6]
-    kls = [float(grid.kl(grid.evaluate(p), grid.evaluate(q)))]
-    for t in times:
-        pt, qt = grid.evolve(p, diffusion, 0, t), grid.evolve(q, diffusion, 0, t)
-        assert float(grid.log_normalizer(pt)) == pytest.approx(0, abs=1e-9)
-        assert float(grid.log_normalizer(qt)) == pytest.approx(0, abs=1e-9)
-        kls.append(float(grid.kl(pt, qt)))
-    assert all(later < earlier for earlier, later in pairwise(kls))
+    grid, T = Grid(-8, 8, 160, dim=1), 0.6
+    k = 2j * math.pi * torch.fft.fftfreq(grid.size, grid.spacing)
+
+    def score(e):
+        density = torch.exp(-e)
+        return torch.fft.ifft(k * torch.fft.fft(density)).real / density
+
+    def rate(t):
+        pt, qt = (grid.evolve(e, diffusion, 0, t) for e in (p, q))
+        likely = pt < 20  # the rest holds 1e-8 of the mass, and rounding
+        fisher = grid.integrate((torch.exp(-pt) * (score(pt) - score(qt)) ** 2)[likely])
+        return float(diffusion.coefficient(tensor(t)) ** 2 * fisher) / 2
+
+    drop = grid.kl(grid.evaluate(p), grid.evaluate(q)) - grid.kl(
+        grid.evolve(p, diffusion, 0, T), grid.evolve(q, diffusion, 0, T)
+    )
+    assert float(drop) == pytest.approx(integrate(rate, 0, T, n=6), rel=1e-5)
 
 
 @pytest.mark.parametrize("diffusion", [VE(), VP(0.5, 3.0), BISTABLE], ids=ids)
@@ -199,24 +208,24 @@ def cd_gradients(v, s2, T):
     return float(true), float(kept)
 
 
-def test_stop_gradient_keeps_half_the_gradient():
-    ratios = {}
-    for T in (1e-3, 0.1, 1.0, 5.0):
-        true, kept = cd_gradients(v=1.5, s2=1.0, T=T)
-        ratios[T] = kept / true
-    assert ratios[1e-3] == pytest.approx(0.5, abs=1e-3)
-    assert ratios[0.1] == pytest.approx(0.52, abs=0.01)
-    assert list(ratios.values()) == sorted(ratios.values())
-    assert ratios[5.0] > 0.9
+def test_stop_gradient_keeps_half_the_gradient(generator):
+    # as T = steps h goes to zero: 0.52 of the true one at T = 0.1
+    v, s2, steps, h = 1.5, 1.0, 20, 5e-3
+    x = math.sqrt(s2) * torch.randn(400_000, 1, generator=generator)
+    mean, se = gradient_in_v(CD(steps, h), v, x, 50, generator)
+    true, _ = cd_gradients(v, s2, steps * h)
+    assert abs(mean - 0.52 * true) < 5 * se + 2 * h * true  # and the O(h) bias of the chain
+    assert mean > 8 * se and true - mean > 8 * se
 
 
 def test_cd_has_the_stop_gradient(generator):
-    v, s2, steps, h = 1.5, 1.0, 20, 5e-3
-    x = math.sqrt(s2) * torch.randn(400_000, 1, generator=generator)
-    mean, se = gradient_in_v(CD(steps, h), v, x, 100, generator)
-    _, kept = cd_gradients(v, s2, steps * h)
-    assert abs(mean - kept) < 5 * se + 2 * h * abs(kept)  # and the O(h) bias of the chain
-    assert abs(mean) > 8 * se
+    # at a time where more than half is left
+    v, s2, steps, h = 1.5, 1.0, 50, 2e-2
+    x = math.sqrt(s2) * torch.randn(80_000, 1, generator=generator)
+    mean, se = gradient_in_v(CD(steps, h), v, x, 50, generator)
+    true, kept = cd_gradients(v, s2, steps * h)
+    assert abs(mean - kept) < 5 * se + 2 * h * kept
+    assert mean - true / 2 > 8 * se and true - mean > 8 * se
 
 
 def test_cd_is_dcd_with_the_langevin_diffusion():
@@ -272,17 +281,6 @@ def gaussian_dcd(v, s2, t):
     r"""L_DCD on Gaussians for VE, exact: data N(0, s2), energy x^2 / 2v."""
     late = v + t
     return s2 / (2 * v) - (s2 + t) / (2 * late) - (torch.log(late) - torch.log(v)) / 2
-
-
-def test_recovery_likelihood_is_dcd_with_ve():
-    # -E log p(x | x + sigma eps), a Gaussian conditional, equals L_DCD up to a constant
-    s2, sigma2 = 0.8, 0.3
-    v = torch.linspace(0.3, 3.0, 12)
-    post, gain = v * sigma2 / (v + sigma2), v / (v + sigma2)
-    # residual x - gain * x~ has variance (1 - gain)^2 s2 + gain^2 sigma2
-    nll = torch.log(post) / 2 + ((1 - gain) ** 2 * s2 + gain**2 * sigma2) / (2 * post)
-    difference = nll - gaussian_dcd(v, s2, sigma2)
-    assert (difference - difference[0]).abs().max() < 1e-12
 
 
 def test_recovery_likelihood_has_the_gradient_of_dcd(generator):

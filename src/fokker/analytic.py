@@ -38,6 +38,12 @@ class GaussianMixture(Energy):
         covariances: The covariances, with shape :math:`(K, D, D)`, or one variance for all,
             :math:`\Sigma_k = s^2 I`.
         weights: The weights, with shape :math:`(K)`; equal by default, normalized to sum to one.
+
+    Example:
+        >>> from fokker.diffusions import VE
+        >>> p = GaussianMixture(torch.tensor([[-2.0], [2.0]]), 0.25)
+        >>> p.diffuse(VE(), 0.75).covariances.flatten()  # again a mixture, with more noise
+        tensor([1., 1.])
     """
 
     means: Tensor
@@ -121,6 +127,11 @@ class GaussianMixture(Energy):
 
     def diffuse(self, diffusion: Linear, t: Tensor | float) -> "GaussianMixture":
         r"""Returns the law at time t of a linear diffusion started from this one at time 0."""
+        if not isinstance(diffusion, Linear):
+            raise TypeError(
+                f"expected a linear diffusion (VE, EDM, VP), under which a mixture stays one, got"
+                f" {diffusion!r}; Grid.evolve takes any"
+            )
         t = torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device)
         alpha, sigma = diffusion.transition(torch.zeros_like(t), t)
         eye = torch.eye(self.means.shape[1], dtype=self.means.dtype, device=self.means.device)

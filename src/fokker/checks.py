@@ -18,6 +18,7 @@ __all__ = [
     "points",
     "positive",
     "positive_integer",
+    "times",
 ]
 
 import math
@@ -25,6 +26,7 @@ import torch
 
 from collections.abc import Iterable
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 
 def align(c: Tensor, x: Tensor) -> Tensor:
@@ -123,3 +125,18 @@ def one_of(names: tuple[str, ...], **values: str) -> None:
     for name, value in values.items():
         if value not in names:
             raise ValueError(f"expected {name} to be one of {', '.join(names)}, got {value!r}")
+
+
+def times(s: Tensor, t: Tensor) -> None:
+    r"""Raises unless :math:`0 \leq s \leq t`, for times :math:`()` or :math:`(B)`.
+
+    Only times that can be read for free are: on a CPU, and neither compiled nor inside a
+    `torch.func` transform. Elsewhere a kernel that runs backwards has a NaN for its std.
+    """
+    if torch.compiler.is_compiling() or s.device.type != "cpu" or t.device.type != "cpu":
+        return
+    good = (s >= 0) & (s <= t)
+    if is_functorch_wrapped_tensor(good) or good.all():
+        return
+    first, last = (u.expand_as(good)[~good][0].item() for u in (s, t))
+    raise ValueError(f"expected times 0 <= s <= t, got s={first:g}, t={last:g}")

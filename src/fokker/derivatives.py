@@ -111,7 +111,12 @@ def gradient(energy: EnergyLike, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def score(energy: EnergyLike, x: Tensor) -> Tensor:
-    r"""Returns the score :math:`-\nabla E(x)`, with shape :math:`(B, *)`."""
+    r"""Returns the score :math:`-\nabla E(x)`, with shape :math:`(B, *)`.
+
+    Example:
+        >>> score(lambda x: x.square().sum(1) / 2, torch.tensor([[1.0, -2.0]]))
+        tensor([[-1.,  2.]])
+    """
     return -gradient(energy, x)[1]
 
 
@@ -174,7 +179,13 @@ class Exact(Laplacian):
 
     If the class of the energy has a method `jet(x)`, that is used: one forward-Laplacian pass for
     the MLP, the closed form for an analytic energy, the sum of the parts for a composed one. Any
-    other callable, and a class that overrides `forward` without its `jet`, goes through `Loop`. Cost: :math:`D + 2` passes with a jet. Variance: none.
+    other callable, and a class that overrides `forward` without its `jet`, goes through `Loop`.
+
+    Cost: :math:`D + 2` passes with a jet. Variance: none.
+
+    Example:
+        >>> Exact()(lambda x: (x**4).sum(1), torch.tensor([[1.0, 2.0]]))
+        Jet(energy=tensor([17.]), gradient=tensor([[ 4., 32.]]), laplacian=tensor([60.]))
     """
 
     def __call__(
@@ -240,7 +251,9 @@ class FiniteDifference(Laplacian):
     .. math:: \Delta E \approx \frac{1}{n} \sum_v \frac{E(x + h v) + E(x - h v) - 2 E(x)}{h^2}
 
     No derivative beyond the gradient is taken in x; training differentiates that gradient in the
-    parameters, a double backward like that of score matching. Cost: :math:`2 + 2 n` passes. Variance: that of `Hutchinson`. Bias: :math:`h^2 \, \mathbb{E} \,
+    parameters, a double backward like that of score matching.
+
+    Cost: :math:`2 + 2 n` passes. Variance: that of `Hutchinson`. Bias: :math:`h^2 \, \mathbb{E} \,
     \partial_v^4 E / 12`. Rounding adds about :math:`u |E| / h^2` with :math:`u` the unit
     roundoff: at the default `h` that is :math:`6 \cdot 10^{-4} |E|` in float32.
 
@@ -274,9 +287,10 @@ class FiniteDifference(Laplacian):
 class Stein(Laplacian):
     r"""Creates Stein's estimator, :math:`\varepsilon \cdot \nabla E(x) / \sigma`.
 
-    No derivative beyond the gradient is taken in x. It holds in expectation over the noise of the points, not point by
-    point, and asks for that noise. As the step of a diffusion goes to zero at a fixed noise level
-    of the points, the one-step divergence with this Laplacian becomes denoising score matching.
+    No derivative beyond the gradient is taken in x. It holds in expectation over the noise of the
+    points, not point by point, and asks for that noise. As the step of a diffusion goes to zero at
+    a fixed noise level of the points, the one-step divergence with this Laplacian becomes
+    denoising score matching.
 
     Cost: 2 passes. Variance: about :math:`\|\nabla E\|^2 / \sigma^2 + 2 \|H\|_F^2`; antithetic
     pairs remove the first term.

@@ -52,6 +52,9 @@ from . import checks
 from .checks import align
 from .derivatives import EnergyLike, Exact, gradient
 
+# of the 32-point Gauss–Legendre rule on [-1, 1]
+NODES, WEIGHTS = (v.tolist() for v in np.polynomial.legendre.leggauss(32))
+
 
 class Increment(NamedTuple):
     r"""The coefficients of a diffusion, integrated over a step at a fixed point."""
@@ -82,10 +85,9 @@ class Diffusion(abc.ABC):
         By 32-point Gauss–Legendre quadrature, exact for polynomials :math:`G^2` up to degree 63:
         :math:`G(s)^2 (t - s)` would vanish where :math:`G(s) = 0`.
         """
-        nodes, weights = np.polynomial.legendre.leggauss(32)
         half, middle = (t - s) / 2, (t + s) / 2
-        squares = [self.coefficient(middle + half * u) ** 2 for u in nodes]
-        return half * sum(w * g2 for w, g2 in zip(weights, squares, strict=True))
+        squares = [self.coefficient(middle + half * u) ** 2 for u in NODES]
+        return half * sum(w * g2 for w, g2 in zip(WEIGHTS, squares, strict=True))
 
     def increment(self, x: Tensor, s: Tensor, t: Tensor) -> Increment:
         r"""Returns the increments of the coefficients from `s` to `t`, to first order in t - s."""
@@ -94,7 +96,8 @@ class Diffusion(abc.ABC):
 
     def kernel(self, x: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns the mean :math:`(B, *)` and std, :math:`()` or :math:`(B)`, of
-        :math:`x_t \mid x_s = x`."""
+        :math:`x_t \mid x_s = x`, for :math:`0 \leq s \leq t`."""
+        checks.times(s, t)
         return x + align(t - s, x) * self.drift(x, s), torch.sqrt(self.variance(s, t))
 
 
@@ -111,7 +114,8 @@ class Linear(Diffusion):
 
     @abc.abstractmethod
     def transition(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Returns :math:`\alpha_{t|s}` and :math:`\sigma_{t|s}`, with the shape of `t`."""
+        r"""Returns :math:`\alpha_{t|s}` and :math:`\sigma_{t|s}`, with the shape of `t`, for
+        :math:`0 \leq s \leq t`."""
 
     def drift(self, x: Tensor, t: Tensor) -> Tensor:
         return align(self.rate(t), x) * x
@@ -139,6 +143,7 @@ class Driftless(Linear):
         return torch.zeros_like(t)
 
     def transition(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        checks.times(s, t)
         return torch.ones_like(t), torch.sqrt(self.variance(s, t))
 
 
@@ -152,6 +157,13 @@ class VE(Driftless):
     Arguments:
         g: The coefficient, a number (1 is Brownian motion, :math:`\sigma^2 = t`, the paper's
             :math:`G^2 = 1`) or a function of the time, elementwise.
+
+    Example:
+        >>> s, t = torch.tensor(0.0), torch.tensor(4.0)
+        >>> VE().transition(s, t)  # the mean is kept, the std is the root of the time
+        (tensor(1.), tensor(2.))
+        >>> VE(g=lambda t: t).variance(s, t)  # the integral of the square
+        tensor(21.3333)
     """
 
     g: float | Callable[[Tensor], Tensor] = 1.0
@@ -225,6 +237,7 @@ class VP(Linear):
         return -self.variance(s, t) / 2
 
     def transition(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        checks.times(s, t)
         integral = self.variance(s, t)
         # expm1: 1 - alpha^2 cancels at the short times the divergence uses
         return torch.exp(-integral / 2), torch.sqrt(-torch.expm1(-integral))
@@ -235,6 +248,11 @@ class Langevin(Diffusion):
     r"""Creates the Langevin diffusion of an energy, of which its density is stationary.
 
     .. math:: dx_t = -\tfrac{1}{2} \nabla E(x_t) \, dt + dw_t
+
+    **A step size h is a time of this diffusion**, in every chain of fokker (`ULA`, `MALA`, `CD`,
+    `PCD`): its step is :math:`x' = x - \tfrac{h}{2} \nabla E(x) + \sqrt{h} \, z`, with noise of
+    variance h. Whoever writes :math:`x' = x - \epsilon \nabla E(x) + \sqrt{2 \epsilon} \, z` has
+    :math:`h = 2 \epsilon`.
 
     Arguments:
         energy: The energy :math:`E`.
@@ -264,6 +282,14 @@ class Custom(Diffusion):
         G: The coefficient, a number or a function of the time, elementwise.
         div: The divergence :math:`\nabla \cdot F(x, t)`, with shape :math:`()` or :math:`(B)`. By
             autograd, one pass a coordinate, if not given.
+
+    Example:
+        >>> pull = Custom(F=lambda x, t: -x / 2, G=1.0)
+        >>> x, s, t = torch.ones(1, 3), torch.tensor(0.0), torch.tensor(0.01)
+        >>> pull.kernel(x, s, t)
+        (tensor([[0.9950, 0.9950, 0.9950]]), tensor(0.1000))
+        >>> pull.divergence(x, s)
+        tensor([-1.5000])
     """
 
     F: Callable[[Tensor, Tensor], Tensor]

@@ -23,15 +23,18 @@ expression          density                                  energy
 all up to the normalizing constant. A mixture therefore weighs its parts by their own Z: for stated
 weights use `Mixture` with normalized parts. A time-dependent energy is a callable E(x, t);
 `energy.at(t)` is the energy at one time (or one time a point), to be composed and trained as any.
+Before that it is no density, and composing it is an error.
 """
 
 __all__ = ["Energy", "Function", "LogDensity", "Mixture", "Quadratic", "Scaled", "Slice", "Sum"]
 
+import inspect
 import math
 import torch
 
 from collections.abc import Callable, Sequence
 from torch import Tensor, nn
+from typing import Literal
 
 from . import checks
 from .checks import align, dot
@@ -39,7 +42,16 @@ from .derivatives import Exact, Jet, Loop, value
 
 
 class Energy(nn.Module):
-    r"""Base class of energies. A subclass writes `forward`, from :math:`(B, *)` to :math:`(B)`."""
+    r"""Base class of energies. A subclass writes `forward`, from :math:`(B, *)` to :math:`(B)`.
+
+    Example:
+        >>> class Quartic(Energy):
+        ...     def forward(self, x):
+        ...         return (x**4).sum(1)
+        >>> energy = (Quartic() + Quadratic(std=2.0)) / 0.5  # two experts, at half the temperature
+        >>> energy(torch.ones(1, 2))
+        tensor([4.5000])
+    """
 
     def jet(self, x: Tensor) -> Jet:
         r"""Returns the exact value, gradient and Laplacian at points :math:`(B, *)`.
@@ -55,7 +67,8 @@ class Energy(nn.Module):
     def __add__(self, other: Callable[..., Tensor]) -> "Sum":
         return Sum(self, other)
 
-    __radd__ = __add__
+    def __radd__(self, other: Callable[..., Tensor] | Literal[0]) -> "Energy":
+        return self if other == 0 else self + other  # `sum` starts from 0, the flat density
 
     def __mul__(self, factor: float) -> "Scaled":
         return Scaled(self, factor)
@@ -103,8 +116,28 @@ class LogDensity(Function):
         return -self.function(x, *t)
 
 
+def required(energy: Callable[..., Tensor]) -> list[str]:
+    r"""Returns the names of the arguments that an energy cannot do without."""
+    if isinstance(energy, Function):
+        return required(energy.function)
+    call = energy.forward if isinstance(energy, nn.Module) else energy
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except ValueError:  # a builtin, which has none to show
+        return ["x"]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+
+
 def as_energy(energy: Callable[..., Tensor]) -> Energy:
-    return energy if isinstance(energy, Energy) else Function(energy)
+    r"""Returns a part of a composed energy, a function of x alone."""
+    energy = energy if isinstance(energy, Energy) else Function(energy)
+    if len(names := required(energy)) > 1:
+        raise ValueError(
+            f"expected an energy of x alone to compose, got {type(energy).__name__} of"
+            f" ({', '.join(names)}): fix the time first, with energy.at(t)"
+        )
+    return energy
 
 
 class Slice(Energy):
@@ -112,6 +145,12 @@ class Slice(Energy):
 
     With one time a point, :math:`(B)`, it takes batches of B points and of any multiple of B: block
     after block of the same points moved, as the objectives make them.
+
+    Example:
+        >>> widening = Function(lambda x, t: x.square().sum(1) / (2 * (1 + t)))
+        >>> energy = widening.at(1.0) + Quadratic(std=3.0)
+        >>> energy(torch.ones(1, 2))
+        tensor([0.6111])
     """
 
     def __init__(self, energy: Callable[..., Tensor], t: Tensor | float) -> None:

@@ -35,6 +35,16 @@ class Grid:
         high: The upper border.
         size: The number N of cells a coordinate.
         dim: The dimension D, 1 or 2.
+
+    Example:
+        >>> from fokker.diffusions import VE
+        >>> from fokker.energies import Quadratic
+        >>> grid = Grid(-9, 9, 120)
+        >>> float(grid.log_normalizer(grid.evaluate(Quadratic())))  # log 2 pi
+        1.8379
+        >>> late = grid.evolve(Quadratic(), VE(), 0.0, 3.0)  # of variance 1 + 3
+        >>> float(grid.kl(late, grid.evaluate(Quadratic(2.0))))
+        0.0000
     """
 
     low: float = -3.0
@@ -80,6 +90,7 @@ class Grid:
         chunk: int = 65_536,
     ) -> Tensor:
         r"""Returns the energy at all centers, with shape :math:`(N^D)`, in chunks of points."""
+        checks.positive_integer(chunk=chunk)
         with torch.no_grad():
             points = self.points(dtype, device).split(chunk)
             return torch.cat([value(energy, x) for x in points])

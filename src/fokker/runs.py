@@ -158,8 +158,14 @@ def load(path: str | Path) -> Run:
         path: The run folder.
 
     Example:
-        >>> run = load("runs/rings")  # doctest: +SKIP
-        >>> run.energy(torch.zeros(1, 2))  # doctest: +SKIP
+        >>> from fokker import fit
+        >>> from fokker.config import Network, Optimization
+        >>> from tempfile import TemporaryDirectory
+        >>> short = Config(network=Network(width=8), optimization=Optimization(steps=2))
+        >>> with TemporaryDirectory() as folder:
+        ...     run = load(fit(short, folder).path)
+        >>> run.step, run.energy(torch.zeros(1, 2)).shape
+        (2, torch.Size([1]))
     """
     folder = Path(path)
     if not folder.is_dir():

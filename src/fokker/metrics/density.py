@@ -49,6 +49,7 @@ def score_matching_loss(
     chunk: int = 8192,
 ) -> float:
     r"""Returns :math:`\mathbb{E} [\tfrac{1}{2} \|\nabla E\|^2 - \Delta E]` over points."""
+    checks.positive_integer(chunk=chunk)
     total = 0.0
     with torch.no_grad():
         for part in checks.points(x).split(chunk):
@@ -68,7 +69,14 @@ def fisher_gap(
         truth: The true score :math:`\nabla \log p`, :math:`(B, *) \to (B, *)`.
         x: Points from the true density, with shape :math:`(N, *)`.
         chunk: The number of points evaluated at once.
+
+    Example:
+        >>> from fokker.analytic import Gaussian
+        >>> p, q = Gaussian(torch.zeros(3), 1.0), Gaussian(torch.zeros(3), 2.0)
+        >>> fisher_gap(q, p.score, p.sample(100))  # the score of q is half that of p
+        0.2500
     """
+    checks.positive_integer(chunk=chunk)
     miss = norm = 0.0
     with torch.no_grad():
         for part in checks.points(x).split(chunk):
@@ -175,11 +183,19 @@ def log_normalizer(
     the mixture itself, the rest the mixture diffused to noise of half and of twice its smallest
     component's standard deviation, so that mass just off the data is found too. Mass of the
     learned density far from all of these is missed.
+
+    Arguments:
+        energy: The energy, :math:`(B, D) \to (B)`.
+        truth: The mixture.
+        n: The number of points, four or more; what is over a multiple of four is not drawn.
+        generator: The source of randomness.
     """
+    checks.positive_integer(n=n)
+    if n < 4:
+        raise ValueError(f"expected n >= 4, so as to draw from each part of r, got {n}")
     std = float(torch.linalg.eigvalsh(truth.covariances).min().sqrt())
     parts = [truth, truth.diffuse(VE(), (0.5 * std) ** 2), truth.diffuse(VE(), (2 * std) ** 2)]
-    shares = [0.5, 0.25, 0.25]
-    counts = [int(share * n) for share in shares]
+    shares, counts = [0.5, 0.25, 0.25], [n // 4 * 2, n // 4, n // 4]
     x = torch.cat([p.sample(m, generator) for p, m in zip(parts, counts, strict=True)])
     with torch.no_grad():
         logs = torch.stack([math.log(w) - p(x) for p, w in zip(parts, shares, strict=True)])
@@ -198,7 +214,7 @@ def evaluate_mixture(
     Arguments:
         energy: The energy, :math:`(B, D) \to (B)`.
         truth: The mixture.
-        n: The number of points, for the Fisher gap and for :math:`\log Z`.
+        n: The number of points, four or more, for the Fisher gap and for :math:`\log Z`.
         seed: The seed of the points.
     """
     generator = torch.Generator(device=truth.means.device).manual_seed(seed)

@@ -23,6 +23,11 @@ def wasserstein(x: Tensor, y: Tensor, p: float = 2.0) -> float:
         x: Points, with shape :math:`(N, *)`.
         y: Points, with shape :math:`(M, *)`.
         p: The order :math:`p \geq 1`.
+
+    Example:
+        >>> x = torch.randn(50, 2)
+        >>> wasserstein(x, x + torch.tensor([3.0, 4.0]))  # a shift costs its length
+        5.0000
     """
     import ot
 

@@ -128,6 +128,11 @@ class MLP(Energy):
         activation: A name in `ACTIVATIONS`; all are smooth, as second derivatives are needed.
         features: The number of random Fourier frequencies; none by default.
         bandwidth: The standard deviation of the frequencies, in radians a unit of x.
+
+    Example:
+        >>> energy, x = MLP(dim=3, width=16), torch.randn(5, 3)
+        >>> [part.shape for part in energy.jet(x)]  # value, gradient, Laplacian in one pass
+        [torch.Size([5]), torch.Size([5, 3]), torch.Size([5])]
     """
 
     def __init__(

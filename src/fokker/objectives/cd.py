@@ -39,7 +39,10 @@ def langevin(
     step_size: Tensor,
     generator: torch.Generator | None,
 ) -> Tensor:
-    r"""Returns where Langevin chains end after `steps` Euler–Maruyama steps, with no graph."""
+    r"""Returns where Langevin chains end after `steps` Euler–Maruyama steps, with no graph.
+
+    The step size is one for all, :math:`()`, or one a chain, :math:`(B)`.
+    """
     diffusion, zero = Langevin(energy), torch.zeros_like(step_size)
     with torch.no_grad():
         for _ in range(steps):
@@ -67,7 +70,7 @@ class CD(Objective):
 
     Arguments:
         steps: The number k of Langevin steps.
-        step_size: The time h of each.
+        step_size: The step size :math:`h > 0` of each, a time of `fokker.diffusions.Langevin`.
     """
 
     steps: int = 10
@@ -115,11 +118,19 @@ class PCD(Objective):
 
     Arguments:
         steps: The number k of Langevin steps a call.
-        step_size: The time h of each.
+        step_size: The step size :math:`h > 0` of each, a time of `fokker.diffusions.Langevin`.
         buffer: The number N of particles.
         restart: The share of chains that start anew, between 0 and 1.
         source: Where chains start: `"noise"`, a Gaussian with the mean and standard deviation of
             the batch in each coordinate, or `"data"`, points of the batch.
+
+    Example:
+        >>> from fokker.energies import Quadratic
+        >>> objective, state = PCD(buffer=300), None
+        >>> for x in torch.randn(3, 100, 2):  # three batches
+        ...     loss, state, info = objective(Quadratic(), x, state)
+        >>> state.x.shape
+        torch.Size([300, 2])
     """
 
     steps: int = 20

@@ -37,7 +37,7 @@ class RecoveryLikelihood(Objective):
     r"""Creates the recovery likelihood, maximized with short Langevin chains from
     :math:`\tilde x`.
 
-    Bias: that of chains of k steps of time :math:`h = b^2 \sigma^2` that start at :math:`\tilde x`
+    Bias: that of chains of k steps of size :math:`h = b^2 \sigma^2` that start at :math:`\tilde x`
     instead of in :math:`p_\theta(x \mid \tilde x)`; it goes to zero with b small and k b² large.
     The chains are stable only if :math:`h \, (1 / \sigma^2 + \lambda) < 4`, with :math:`\lambda`
     the largest curvature of E: :math:`\sigma` must not be far above the finest scale of the data.
@@ -50,7 +50,8 @@ class RecoveryLikelihood(Objective):
         sigma: The standard deviation of the noise, or its law (one a point): the *diffusion*
             recovery likelihood of an energy that does not depend on the time.
         steps: The number k of Langevin steps.
-        stride: The step b of the chain in units of :math:`\sigma`, at most 1.
+        stride: The std b of the noise of a step in units of :math:`\sigma`, at most 1: the step
+            size is :math:`h = b^2 \sigma^2`.
     """
 
     sigma: float | LogUniform = 0.05
