@@ -10,7 +10,8 @@ networks of all sets and seeds train at once as *one* energy of torchebm, in one
   persistent chains, whose buffer must stay with its network.
 
 A network whose energies are not finite is cut out of the loss, so that it takes no other with it.
-Energy matching couples the points of a batch, and so trains alone.
+Energy matching couples the points of a batch, and exact score matching runs over the coordinates of a
+point, so each of their networks trains alone.
 
 The settings of each loss are tuned first (`--stage tune`: all seven sets, one seed, fewer steps), by
 the exact KL, which favours the peer: no user could know it.
@@ -26,6 +27,7 @@ import numpy as np
 import time
 import torch
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fokker import results
 from fokker.config import Optimization
@@ -38,9 +40,11 @@ from torch import Tensor
 from torchebm import losses
 from torchebm.core import BaseModel
 from torchebm.samplers import LangevinDynamics
+from typing import Any
 
 NETWORK, OPTIMIZATION, _ = PRESETS["fokker"]
-ALONE = ("sm", "em")  # one seed: these cost too much for three
+ALONE = ("sm", "em")  # each in its own stack, with one seed: they cost too much for three
+CAPTURED = ("sm", "ssm", "dsm")  # without a step on the host
 TEMPERATURE = 0.15  # of energy matching: its density is exp(-V / 0.15)
 
 
@@ -54,6 +58,7 @@ class Stack(BaseModel):
         self.names = list(params)
         self.weights = torch.nn.ParameterList([p.detach() for p in params.values()])
         self.template = [energies[0]]  # in a list: not a submodule
+        self.graphs: dict[Any, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         K = self.count
@@ -66,6 +71,32 @@ class Stack(BaseModel):
         e = torch.where(torch.isfinite(e), e, 0.0)
         return e.flatten() if self.layout == "rows" else e.sum(0)
 
+    def gradient(self, x: Tensor, model_kwargs: dict | None = None) -> Tensor:
+        r"""Returns the gradient in x; on a GPU from a captured graph, so that chains run fast."""
+        if x.device.type != "cuda":
+            return super().gradient(x, model_kwargs)
+        if x.shape not in self.graphs:
+            place = x.detach().clone()
+            self.graphs[x.shape] = (place, *capture(lambda: super(Stack, self).gradient(place)))
+        place, graph, out = self.graphs[x.shape]
+        place.copy_(x)
+        graph.replay()
+        return out.clone()
+
+
+def capture(function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    r"""Returns a function as a CUDA graph, and the tensor that each replay fills."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = function()
+    return graph, out
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -77,11 +108,11 @@ class Trial:
     chain: int = 10
     reg: float = 0.0  # the weight of the squared energies
     noise: float = 0.01  # of denoising
-    warmup: float = 0.66  # the share of energy matching's first phase
+    warmup: float = 0.8  # the share of energy matching's first phase
 
     @property
     def layout(self) -> str:
-        return "columns" if self.method in {"pcd", "sm"} else "rows"
+        return "columns" if self.method == "pcd" else "rows"
 
     def loss(self, model: Stack, device: str) -> torch.nn.Module:
         on = {"device": torch.device(device)}
@@ -159,33 +190,49 @@ def train(
     loss = trial.loss(model, device)
     weights = list(model.weights)
     average = [w.detach().clone() for w in weights]
-    adam = torch.optim.Adam(weights, trial.rate, (optimization.beta1, optimization.beta2))
+    captured = device == "cuda" and trial.method in CAPTURED
+    rate = torch.tensor(trial.rate, device=device) if captured else trial.rate
+    betas = (optimization.beta1, optimization.beta2)
+    adam = torch.optim.Adam(weights, rate, betas, capturable=captured)
+    drift = torch.zeros((), device=device)
     sources = [toy.Float32(name, device) for name in names]
     generators = [torch.Generator(device).manual_seed(10_007 * seed + 1) for seed in seeds]
     K, B, block = len(names), optimization.batch, 250
-    start, drawn = time.perf_counter(), torch.empty(0)
-    for k in range(optimization.steps):
-        if k % block == 0:
-            drawn = torch.stack(
-                [
-                    s.sample(block * B, g).reshape(block, B, 2)
-                    for s, g in zip(sources, generators, strict=True)
-                ],
-                dim=1,
-            )  # (block, K, B, 2)
-        x = drawn[k % block]
-        x = x.flatten(0, 1) if trial.layout == "rows" else x.transpose(0, 1).flatten(1)
-        if trial.method == "em" and k == int(trial.warmup * optimization.steps):
-            setattr(loss, "lambda_cd", 2.0)  # noqa: B010
-        adam.param_groups[0]["lr"] = rate_at(k, optimization)
+    x = torch.zeros((K * B, 2) if trial.layout == "rows" else (B, 2 * K), device=device)
+
+    def step() -> Tensor:
         out = loss(x)
         value = out[0] if isinstance(out, tuple) else out
         adam.zero_grad()
         (value * (K if trial.layout == "rows" else 1)).backward()
         adam.step()
-        drift = 1 - decay_at(k, optimization)
-        for a, w in zip(average, weights, strict=True):
-            a.lerp_(w.detach(), drift)
+        with torch.no_grad():
+            for a, w in zip(average, weights, strict=True):
+                a.lerp_(w, drift)
+        return value.detach()
+
+    start, drawn, advance = time.perf_counter(), torch.empty(0), step
+    for k in range(optimization.steps):
+        if k % block == 0:
+            drawn = [
+                s.sample(block * B, g).reshape(block, B, 2)
+                for s, g in zip(sources, generators, strict=True)
+            ]
+            drawn = torch.stack(drawn, dim=1)  # (block, K, B, 2)
+        now = drawn[k % block]
+        x.copy_(now.flatten(0, 1) if trial.layout == "rows" else now.transpose(0, 1).flatten(1))
+        if trial.method == "em" and k == int(trial.warmup * optimization.steps):
+            setattr(loss, "lambda_cd", 2.0)  # noqa: B010
+        if captured:
+            rate.fill_(rate_at(k, optimization))  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            adam.param_groups[0]["lr"] = rate_at(k, optimization)
+        drift.fill_(1 - decay_at(k, optimization))
+        if captured and k == 0:
+            advance = capture(step)[0].replay
+        advance()
+    if device == "cuda":
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     finite = []
     for i, energy in enumerate(energies):
@@ -234,16 +281,17 @@ def mean_kl(rows: list[results.Row]) -> float:
 def spread(
     trial: Trial, pairs: list[tuple[str, int]], optimization: Optimization, device: str
 ) -> tuple[list[results.Row], dict[str, np.ndarray]]:
-    r"""Runs a trial on pairs of a set and a seed: as one stack, or each in its own process."""
-    parts = [[pair] for pair in pairs] if trial.method == "em" else [pairs]
+    r"""Runs a trial on pairs of a set and a seed: as one stack, or each in its own process on a GPU."""
+    parts = [[pair] for pair in pairs] if trial.method in ALONE else [pairs]
     tasks = [
         (trial, [name for name, _ in part], [seed for _, seed in part], optimization, device)
         for part in parts
     ]
-    if len(tasks) == 1:
-        return rows_of(*tasks[0])
-    with torch.multiprocessing.get_context("spawn").Pool(len(tasks)) as pool:
-        outs = pool.starmap(rows_of, tasks)
+    if len(tasks) > 1 and device == "cuda":
+        with torch.multiprocessing.get_context("spawn").Pool(len(tasks)) as pool:
+            outs = pool.starmap(rows_of, tasks)
+    else:
+        outs = [rows_of(*task) for task in tasks]
     return [row for rows, _ in outs for row in rows], {
         k: d for _, ds in outs for k, d in ds.items()
     }

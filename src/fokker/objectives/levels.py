@@ -100,12 +100,10 @@ class LevelDCD(Objective):
 
         sigma = draw(self.level, x, generator)
         y = x + align(sigma, x) * noise()
-        if self.form == "limit":
-            z, end = y, sigma
-        else:
-            delta = self.step * sigma**2
-            end = torch.sqrt(sigma**2 + delta)
-            z = y + align(torch.sqrt(delta), x) * noise()
+        delta = self.step * sigma**2
+        limit = self.form == "limit"
+        z = y if limit else y + align(torch.sqrt(delta), x) * noise()
+        end = sigma if limit else torch.sqrt(sigma**2 + delta)
         total = (z - x) / align(end, x)  # the whole noise of z
         own: EnergyLike = energy
         if self.conditional:
@@ -113,7 +111,7 @@ class LevelDCD(Objective):
             own = lambda p: energy(p, levels)
         weight = end**2 if self.weighted else torch.ones_like(end)
 
-        if self.form == "limit":
+        if limit:
             e, g = gradient(own, z)
             miss = g - total / align(end, x)
             loss = dot(miss, miss) / 2

@@ -18,6 +18,7 @@ import torch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .. import results
 from ..config import Optimization
@@ -119,9 +120,7 @@ def density(energy: Energy, device: str) -> np.ndarray:
     return torch.exp(-e - WINDOW.log_normalizer(e)).numpy().astype(np.float16)
 
 
-def write(
-    name: str, rows: list[results.Row], densities: dict[str, np.ndarray], folder: Path
-) -> None:
+def write(name: str, rows: list[results.Row], densities: dict[str, Any], folder: Path) -> None:
     r"""Writes a part of the study, its rows last, so that a part that is there is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(folder / f"{name}.npz", **densities)
