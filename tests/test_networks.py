@@ -6,11 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from fokker.derivatives import gradient
-from fokker.networks import Conv2d, Linear, WideResNet, convolve
+from fokker.networks import Conv2d, Linear, UNetEnergy, WideResNet, convolve
+from fokker.networks.unet import Attention, double, halve, normalize
 from fokker.networks.wideresnet import gain
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+
+# the compiler's own warnings are not ours
+COMPILER = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 def count(module):
@@ -26,11 +30,11 @@ def matching(energy, x, noise):
     return (gradient(energy, x + noise)[1] - noise).square().sum()
 
 
-def network_gradient(net, *args):
+def network_gradient(net):
     r"""The gradient of denoising score matching as a function of the parameters."""
 
-    def loss(theta, x, noise):
-        return matching(lambda x: functional_call(net, theta, (x, *args)), x, noise)
+    def loss(theta, x, noise, *sigma):
+        return matching(lambda x: functional_call(net, theta, (x, *sigma)), x, noise)
 
     return grad(loss)
 
@@ -217,9 +221,11 @@ def test_wide_resnet_in_bfloat16(form):
     assert (slope - g).norm() < 0.05 * g.norm()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of the compiler's own
+@COMPILER
 def test_wide_resnet_traced_and_compiled():
-    net, x, noise = wide(), torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
+    net = wide()
+    net.blocks, net.head = net.blocks[1:2], Linear(32, 1)  # a block of stride 2, quick to compile
+    x, noise = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
     theta, step = parameters(net), network_gradient(net)
     graph = make_fx(step, tracing_mode="fake")(theta, x, noise)
     assert max(kernels(graph)) == 3
@@ -252,3 +258,183 @@ def test_images_say_what_is_wrong():
         wide()(torch.randn(2, 16))
     with pytest.raises(ValueError, match=r"expected images of a floating dtype, got torch.uint8"):
         wide()(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))
+
+
+UNET_FORMS = ["inner", "square", "pool"]
+
+
+def unet(form="inner", dtype="float64", channels=1, multipliers=(1, 2), **options):
+    r"""A small U-Net that is past its start: no layer is zero."""
+    net = UNetEnergy(channels, 4, multipliers, 1, head=4, form=form, dtype=dtype, **options)
+    for p in net.parameters():
+        p.data.normal_(0, 0.5 / math.sqrt(p[0].numel()))
+    return net
+
+
+def test_unet_has_about_the_parameters_of_ddpm():
+    with torch.device("meta"):
+        assert 15e6 < count(UNetEnergy()) < 16.2e6
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_denoiser_is_that_of_edm(form):
+    net, x = unet(form, sigma_data=0.7), torch.randn(3, 1, 4, 4)
+    for sigma in (torch.tensor(0.3), torch.tensor([0.01, 0.5, 80.0])):
+        e, g = gradient(net.at(sigma), x)
+        s = sigma.reshape(-1, 1, 1, 1)
+        d = x - s**2 * g
+        assert torch.allclose(net.denoise(x, sigma), d, atol=1e-9)
+        # EDM, Table 1, with the gradient of g for its network
+        c_in = (s**2 + 0.7**2).rsqrt()
+        _, f = gradient(lambda u, sigma=sigma: net.scalar(u, sigma), c_in * x)
+        assert torch.allclose(d, 0.7**2 * c_in**2 * x + s * 0.7 * c_in * f, atol=1e-9)
+        scalar = net.scalar(c_in * x, sigma)
+        flat = (c_in * x).square().sum((1, 2, 3)) / 2
+        assert torch.allclose(e, flat - 0.7 / sigma * scalar)
+
+
+@pytest.mark.parametrize("form", ["inner", "pool"])
+def test_unet_starts_as_the_gaussian(form):
+    net = UNetEnergy(1, 4, (1, 2), 1, head=4, form=form, sigma_data=0.7, dtype="float64")
+    x, sigma = torch.randn(2, 1, 4, 4), torch.tensor([0.1, 2.0])
+    v = sigma**2 + 0.7**2
+    assert torch.allclose(net(x, sigma), x.square().sum((1, 2, 3)) / (2 * v))
+    assert torch.allclose(net.denoise(x, sigma), (0.49 / v)[:, None, None, None] * x)
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_leaves_its_start(form):
+    net = UNetEnergy(1, 4, (1, 2), 1, head=4, form=form, dtype="float64")
+    x, noise = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
+    theta, step = parameters(net), network_gradient(net)
+    for _ in range(6):  # zeros in a row wake one after the other
+        slope = step(theta, x, noise, torch.tensor(1.0))
+        theta = {k: theta[k] - 1e-3 * g for k, g in slope.items()}
+    silent = [k for k, g in slope.items() if not g.any()]
+    # the score does not see a constant
+    assert silent == (["head.bias"] if form == "pool" else [])
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_treats_points_on_their_own(form):
+    net, x, sigma = unet(form), torch.randn(3, 1, 4, 8), torch.tensor([0.1, 1.0, 1.0])
+    e = net(x, sigma)
+    each = torch.stack([net(x[i : i + 1], float(sigma[i]))[0] for i in range(3)])
+    assert e.shape == (3,)
+    assert torch.allclose(e, each)
+    assert torch.allclose(net.at(sigma)(x.repeat(2, 1, 1, 1)), e.repeat(2))
+    # the network itself is told of the noise
+    assert not torch.allclose(net.scalar(x, sigma), net.scalar(x, 2 * sigma))
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_derivatives(form):
+    net, x = unet(form), torch.randn(2, 1, 2, 4, requires_grad=True)
+    energy = net.at(torch.tensor([0.5, 2.0]))
+    assert gradcheck(energy, x)
+    assert gradgradcheck(energy, x)
+
+
+def test_unet_of_any_size():
+    net = unet(multipliers=(1, 2, 2))
+    for size in ((4, 4), (8, 12), (20, 4)):
+        x = torch.randn(2, 1, *size)
+        assert net(x, 0.5).shape == (2,)
+        assert net.denoise(x, 0.5).shape == x.shape
+    deep = unet(multipliers=(1, 1, 1, 1), attention=(0, 3))
+    assert deep(torch.randn(2, 1, 8, 16), 0.5).shape == (2,)
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_in_bfloat16(form):
+    net, x = unet(form, "float32", channels=3).float(), torch.randn(4, 3, 8, 8).float()
+    e, d = net(x, 0.5), net.denoise(x, 0.5)
+    net.dtype = torch.bfloat16
+    low, denoised = net(x, 0.5), net.denoise(x, 0.5)
+    assert low.dtype == denoised.dtype == torch.float32
+    assert not torch.equal(low, e)
+    assert torch.allclose(low, e, rtol=0.02)
+    assert (denoised - d).norm() < 0.02 * d.norm()
+
+
+def test_resampling():
+    x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
+    assert torch.allclose(halve(x), F.avg_pool2d(x, 2))
+    assert torch.allclose(double(x), F.interpolate(x, scale_factor=2, mode="nearest"))
+    for h in (halve(x), double(x)):
+        assert h.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_normalization():
+    h = normalize(10 * torch.randn(2, 5, 3, 4))
+    assert torch.allclose(h.square().mean(1), torch.ones(2, 3, 4), atol=1e-4)
+    assert normalize(h.bfloat16()).dtype == torch.float32
+
+
+def attention(fused=False):
+    layer = Attention(8, 4, fused)
+    torch.nn.init.normal_(layer.outward.weight)
+    return layer
+
+
+def test_attention_in_words():
+    layer, h = attention(), torch.randn(1, 8, 2, 3)
+    tokens = normalize(h).flatten(2)[0].T  # (6, 8)
+    q, k, v = layer.inward(tokens).chunk(3, dim=1)
+    heads = []
+    for part in (slice(0, 4), slice(4, 8)):
+        logits = 2 * F.cosine_similarity(q[:, None, part], k[None, :, part], dim=2)
+        heads.append(logits.softmax(1) @ v[:, part])
+    out = h + layer.outward(torch.cat(heads, 1)).T.reshape(1, 8, 2, 3)
+    assert torch.allclose(layer(h), out, atol=1e-3)  # the norm is regularized
+
+
+def test_fused_attention_agrees():
+    explicit, fused, h = attention(), attention(True), torch.randn(2, 8, 3, 4)
+    fused.load_state_dict(explicit.state_dict())
+    assert torch.allclose(explicit(h), fused(h))
+    slopes = [grad(lambda h, f=f: f(h).sin().sum())(h) for f in (explicit, fused)]
+    assert torch.allclose(*slopes)
+    assert not torch.allclose(explicit(h), h)
+
+
+@COMPILER
+def test_unet_traced_and_compiled():
+    net = unet(attention=())  # that of the middle stays
+    batch = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4), torch.tensor([0.5, 2.0])
+    theta, step = parameters(net), network_gradient(net)
+    graph = make_fx(step, tracing_mode="fake")(theta, *batch)
+    assert max(kernels(graph)) == 3
+    # decomposed as for Inductor, whose own code takes minutes to build on a CPU
+    compiled = torch.compile(graph, backend="aot_eager_decomp_partition")
+    assert close(compiled(theta, *batch), step(theta, *batch))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"width": 0}, "expected width to be an integer >= 1, got 0"),
+        ({"multipliers": (1, 0)}, r"expected multipliers\[1\] to be an integer >= 1, got 0"),
+        (
+            {"attention": (3,)},
+            r"expected attention at levels 0 to 2, one a multiplier, got \(3,\)",
+        ),
+        ({"width": 80}, "expected heads that divide 160 channels, got head 64"),
+        ({"form": "sum"}, "expected form to be one of inner, square, pool, got 'sum'"),
+        ({"sigma_data": -1.0}, "expected sigma_data to be a finite number > 0, got -1.0"),
+        ({"dtype": "int8"}, "expected dtype to be one of float32, bfloat16, float64, got 'int8'"),
+    ],
+)
+def test_unet_says_what_is_wrong(options, line):
+    with torch.device("meta"), pytest.raises(ValueError, match=line):
+        UNetEnergy(**options)
+
+
+def test_unet_says_what_is_wrong_with_points():
+    net, x = unet(), torch.randn(2, 1, 4, 4)
+    with pytest.raises(ValueError, match=r"H and W multiples of 2, got \(2, 1, 4, 3\)"):
+        net(x[..., :3], 1.0)
+    with pytest.raises(ValueError, match=r"expected sigma of shape \(\) or \(2,\), got \(3,\)"):
+        net(x, torch.ones(3))
+    with pytest.raises(ValueError, match=r"expected sigma to be a finite number > 0, got 0\.0"):
+        net.denoise(x, 0.0)
