@@ -43,13 +43,24 @@ def close(a, b, **tolerance):
     return all(torch.allclose(a[k], b[k], **tolerance) for k in a)
 
 
-def kernels(graph):
-    r"""The sizes of the kernels of the convolutions of a traced graph, forward and backward."""
+def convolutions(graph):
+    r"""The images and the kernel of each convolution of a traced graph, forward and backward."""
     for node in graph.graph.nodes:
         if node.target is torch.ops.aten.convolution.default:
-            yield max(node.args[1].meta["val"].shape[2:])
+            x, w = (arg.meta["val"] for arg in node.args[:2])
+            yield [x], w
         elif node.target is torch.ops.aten.convolution_backward.default:
-            yield max(node.args[2].meta["val"].shape[2:])
+            *images, w = (arg.meta["val"] for arg in node.args[:3])
+            yield images, w
+
+
+def largest_kernel(graph):
+    return max(max(w.shape[2:]) for _, w in convolutions(graph))
+
+
+def is_channels_last(graph):
+    images = [x for xs, _ in convolutions(graph) for x in xs]
+    return all(x.is_contiguous(memory_format=torch.channels_last) for x in images)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -105,8 +116,8 @@ def test_traced_convolutions_keep_small_kernels():
     ours = make_fx(two_layers(convolve), tracing_mode="fake")(w, x)
     theirs = make_fx(two_layers(F.conv2d), tracing_mode="fake")(w, x)
     assert all(torch.allclose(a, b) for a, b in zip(ours(w, x), theirs(w, x), strict=True))
-    assert max(kernels(ours)) == 3
-    assert max(kernels(theirs)) >= 8  # the kernel as large as the image that we avoid
+    assert largest_kernel(ours) == 3
+    assert largest_kernel(theirs) >= 8  # the kernel as large as the image that we avoid
 
 
 def test_compiled_convolution_agrees_with_eager():
@@ -120,9 +131,8 @@ def test_convolution_keeps_channels_last():
     layer = Conv2d(4, 5, 3)
     x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
     g = grad(lambda x: layer(x).sin().sum())(x)
-    assert layer.weight.is_contiguous(memory_format=torch.channels_last)
-    assert layer(x).is_contiguous(memory_format=torch.channels_last)
-    assert g.is_contiguous(memory_format=torch.channels_last)
+    for part in (layer.weight, layer(x), layer(x.contiguous()), g):
+        assert part.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("layer", [Conv2d(40, 50, 3, gain=0.5), Linear(300, 400, gain=0.5)])
@@ -228,7 +238,8 @@ def test_wide_resnet_traced_and_compiled():
     x, noise = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
     theta, step = parameters(net), network_gradient(net)
     graph = make_fx(step, tracing_mode="fake")(theta, x, noise)
-    assert max(kernels(graph)) == 3
+    assert largest_kernel(graph) == 3
+    assert is_channels_last(graph)
     assert close(torch.compile(graph)(theta, x, noise), step(theta, x, noise))
 
 
@@ -404,7 +415,8 @@ def test_unet_traced_and_compiled():
     batch = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4), torch.tensor([0.5, 2.0])
     theta, step = parameters(net), network_gradient(net)
     graph = make_fx(step, tracing_mode="fake")(theta, *batch)
-    assert max(kernels(graph)) == 3
+    assert largest_kernel(graph) == 3
+    assert is_channels_last(graph)
     # decomposed as for Inductor, whose own code takes minutes to build on a CPU
     compiled = torch.compile(graph, backend="aot_eager_decomp_partition")
     assert close(compiled(theta, *batch), step(theta, *batch))
