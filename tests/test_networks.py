@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fokker.derivatives import gradient
 from fokker.networks import Conv2d, Linear, UNetEnergy, WideResNet, convolve
 from fokker.networks.unet import Attention, double, halve, normalize
-from fokker.networks.wideresnet import gain
+from fokker.networks.wideresnet import Block, gain
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -174,6 +174,13 @@ def test_wide_resnet_keeps_its_scale(activation):
     net(torch.randn(4, 3, 16, 16))
     assert len(stds) == 19
     assert max(stds) / min(stds) < 3
+
+
+def test_a_branch_has_the_scale_asked_for():
+    h = torch.randn(4, 64, 9, 9)
+    branch = Block(64, 64, 1, F.silu, 0.3)(h) - h
+    rms = branch[..., 2:-2, 2:-2].square().mean().sqrt()  # away from the zeros around the image
+    assert abs(rms / 0.3 - 1) < 0.15
 
 
 def test_gain_is_one_over_the_root_of_the_second_moment():
