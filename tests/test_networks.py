@@ -6,11 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from fokker.derivatives import gradient
-from fokker.networks import Conv2d, Linear, WideResNet, convolve
-from fokker.networks.wideresnet import gain
+from fokker.networks import Conv2d, Linear, UNetEnergy, WideResNet, convolve
+from fokker.networks.unet import Attention, double, halve, normalize
+from fokker.networks.wideresnet import Block, gain
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+
+# the compiler's own warnings are not ours
+COMPILER = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 def count(module):
@@ -26,11 +30,11 @@ def matching(energy, x, noise):
     return (gradient(energy, x + noise)[1] - noise).square().sum()
 
 
-def network_gradient(net, *args):
+def network_gradient(net):
     r"""The gradient of denoising score matching as a function of the parameters."""
 
-    def loss(theta, x, noise):
-        return matching(lambda x: functional_call(net, theta, (x, *args)), x, noise)
+    def loss(theta, x, noise, *sigma):
+        return matching(lambda x: functional_call(net, theta, (x, *sigma)), x, noise)
 
     return grad(loss)
 
@@ -39,13 +43,24 @@ def close(a, b, **tolerance):
     return all(torch.allclose(a[k], b[k], **tolerance) for k in a)
 
 
-def kernels(graph):
-    r"""The sizes of the kernels of the convolutions of a traced graph, forward and backward."""
+def convolutions(graph):
+    r"""The images and the kernel of each convolution of a traced graph, forward and backward."""
     for node in graph.graph.nodes:
         if node.target is torch.ops.aten.convolution.default:
-            yield max(node.args[1].meta["val"].shape[2:])
+            x, w = (arg.meta["val"] for arg in node.args[:2])
+            yield [x], w
         elif node.target is torch.ops.aten.convolution_backward.default:
-            yield max(node.args[2].meta["val"].shape[2:])
+            *images, w = (arg.meta["val"] for arg in node.args[:3])
+            yield images, w
+
+
+def largest_kernel(graph):
+    return max(max(w.shape[2:]) for _, w in convolutions(graph))
+
+
+def is_channels_last(graph):
+    images = [x for xs, _ in convolutions(graph) for x in xs]
+    return all(x.is_contiguous(memory_format=torch.channels_last) for x in images)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -101,8 +116,8 @@ def test_traced_convolutions_keep_small_kernels():
     ours = make_fx(two_layers(convolve), tracing_mode="fake")(w, x)
     theirs = make_fx(two_layers(F.conv2d), tracing_mode="fake")(w, x)
     assert all(torch.allclose(a, b) for a, b in zip(ours(w, x), theirs(w, x), strict=True))
-    assert max(kernels(ours)) == 3
-    assert max(kernels(theirs)) >= 8  # the kernel as large as the image that we avoid
+    assert largest_kernel(ours) == 3
+    assert largest_kernel(theirs) >= 8  # the kernel as large as the image that we avoid
 
 
 def test_compiled_convolution_agrees_with_eager():
@@ -116,9 +131,8 @@ def test_convolution_keeps_channels_last():
     layer = Conv2d(4, 5, 3)
     x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
     g = grad(lambda x: layer(x).sin().sum())(x)
-    assert layer.weight.is_contiguous(memory_format=torch.channels_last)
-    assert layer(x).is_contiguous(memory_format=torch.channels_last)
-    assert g.is_contiguous(memory_format=torch.channels_last)
+    for part in (layer.weight, layer(x), layer(x.contiguous()), g):
+        assert part.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("layer", [Conv2d(40, 50, 3, gain=0.5), Linear(300, 400, gain=0.5)])
@@ -160,6 +174,13 @@ def test_wide_resnet_keeps_its_scale(activation):
     net(torch.randn(4, 3, 16, 16))
     assert len(stds) == 19
     assert max(stds) / min(stds) < 3
+
+
+def test_a_branch_has_the_scale_asked_for():
+    h = torch.randn(4, 64, 9, 9)
+    branch = Block(64, 64, 1, F.silu, 0.3)(h) - h
+    rms = branch[..., 2:-2, 2:-2].square().mean().sqrt()  # away from the zeros around the image
+    assert abs(rms / 0.3 - 1) < 0.15
 
 
 def test_gain_is_one_over_the_root_of_the_second_moment():
@@ -217,12 +238,15 @@ def test_wide_resnet_in_bfloat16(form):
     assert (slope - g).norm() < 0.05 * g.norm()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of the compiler's own
+@COMPILER
 def test_wide_resnet_traced_and_compiled():
-    net, x, noise = wide(), torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
+    net = wide()
+    net.blocks, net.head = net.blocks[1:2], Linear(32, 1)  # a block of stride 2, quick to compile
+    x, noise = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
     theta, step = parameters(net), network_gradient(net)
     graph = make_fx(step, tracing_mode="fake")(theta, x, noise)
-    assert max(kernels(graph)) == 3
+    assert largest_kernel(graph) == 3
+    assert is_channels_last(graph)
     assert close(torch.compile(graph)(theta, x, noise), step(theta, x, noise))
 
 
@@ -252,3 +276,184 @@ def test_images_say_what_is_wrong():
         wide()(torch.randn(2, 16))
     with pytest.raises(ValueError, match=r"expected images of a floating dtype, got torch.uint8"):
         wide()(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))
+
+
+UNET_FORMS = ["inner", "square", "pool"]
+
+
+def unet(form="inner", dtype="float64", channels=1, multipliers=(1, 2), **options):
+    r"""A small U-Net that is past its start: no layer is zero."""
+    net = UNetEnergy(channels, 4, multipliers, 1, head=4, form=form, dtype=dtype, **options)
+    for p in net.parameters():
+        p.data.normal_(0, 0.5 / math.sqrt(p[0].numel()))
+    return net
+
+
+def test_unet_has_about_the_parameters_of_ddpm():
+    with torch.device("meta"):
+        assert 15e6 < count(UNetEnergy()) < 16.2e6
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_denoiser_is_that_of_edm(form):
+    net, x = unet(form, sigma_data=0.7), torch.randn(3, 1, 4, 4)
+    for sigma in (torch.tensor(0.3), torch.tensor([0.01, 0.5, 80.0])):
+        e, g = gradient(net.at(sigma), x)
+        s = sigma.reshape(-1, 1, 1, 1)
+        d = x - s**2 * g
+        assert torch.allclose(net.denoise(x, sigma), d, atol=1e-9)
+        # EDM, Table 1, with the gradient of g for its network
+        c_in = (s**2 + 0.7**2).rsqrt()
+        _, f = gradient(lambda u, sigma=sigma: net.scalar(u, sigma), c_in * x)
+        assert torch.allclose(d, 0.7**2 * c_in**2 * x + s * 0.7 * c_in * f, atol=1e-9)
+        scalar = net.scalar(c_in * x, sigma)
+        flat = (c_in * x).square().sum((1, 2, 3)) / 2
+        assert torch.allclose(e, flat - 0.7 / sigma * scalar)
+
+
+@pytest.mark.parametrize("form", ["inner", "pool"])
+def test_unet_starts_as_the_gaussian(form):
+    net = UNetEnergy(1, 4, (1, 2), 1, head=4, form=form, sigma_data=0.7, dtype="float64")
+    x, sigma = torch.randn(2, 1, 4, 4), torch.tensor([0.1, 2.0])
+    v = sigma**2 + 0.7**2
+    assert torch.allclose(net(x, sigma), x.square().sum((1, 2, 3)) / (2 * v))
+    assert torch.allclose(net.denoise(x, sigma), (0.49 / v)[:, None, None, None] * x)
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_leaves_its_start(form):
+    net = UNetEnergy(1, 4, (1, 2), 1, head=4, form=form, dtype="float64")
+    x, noise = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
+    theta, step = parameters(net), network_gradient(net)
+    for _ in range(6):  # zeros in a row wake one after the other
+        slope = step(theta, x, noise, torch.tensor(1.0))
+        theta = {k: theta[k] - 1e-3 * g for k, g in slope.items()}
+    silent = [k for k, g in slope.items() if not g.any()]
+    # the score does not see a constant
+    assert silent == (["head.bias"] if form == "pool" else [])
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_treats_points_on_their_own(form):
+    net, x, sigma = unet(form), torch.randn(3, 1, 4, 8), torch.tensor([0.1, 1.0, 1.0])
+    e = net(x, sigma)
+    each = torch.stack([net(x[i : i + 1], float(sigma[i]))[0] for i in range(3)])
+    assert e.shape == (3,)
+    assert torch.allclose(e, each)
+    assert torch.allclose(net.at(sigma)(x.repeat(2, 1, 1, 1)), e.repeat(2))
+    # the network itself is told of the noise
+    assert not torch.allclose(net.scalar(x, sigma), net.scalar(x, 2 * sigma))
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_derivatives(form):
+    net, x = unet(form), torch.randn(2, 1, 2, 4, requires_grad=True)
+    energy = net.at(torch.tensor([0.5, 2.0]))
+    assert gradcheck(energy, x)
+    assert gradgradcheck(energy, x)
+
+
+def test_unet_of_any_size():
+    net = unet(multipliers=(1, 2, 2))
+    for size in ((4, 4), (8, 12), (20, 4)):
+        x = torch.randn(2, 1, *size)
+        assert net(x, 0.5).shape == (2,)
+        assert net.denoise(x, 0.5).shape == x.shape
+    deep = unet(multipliers=(1, 1, 1, 1), attention=(0, 3))
+    assert deep(torch.randn(2, 1, 8, 16), 0.5).shape == (2,)
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_unet_in_bfloat16(form):
+    net, x = unet(form, "float32", channels=3).float(), torch.randn(4, 3, 8, 8).float()
+    e, d = net(x, 0.5), net.denoise(x, 0.5)
+    net.dtype = torch.bfloat16
+    low, denoised = net(x, 0.5), net.denoise(x, 0.5)
+    assert low.dtype == denoised.dtype == torch.float32
+    assert not torch.equal(low, e)
+    assert torch.allclose(low, e, rtol=0.02)
+    assert (denoised - d).norm() < 0.02 * d.norm()
+
+
+def test_resampling():
+    x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
+    assert torch.allclose(halve(x), F.avg_pool2d(x, 2))
+    assert torch.allclose(double(x), F.interpolate(x, scale_factor=2, mode="nearest"))
+    for h in (halve(x), double(x)):
+        assert h.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_normalization():
+    h = normalize(10 * torch.randn(2, 5, 3, 4))
+    assert torch.allclose(h.square().mean(1), torch.ones(2, 3, 4), atol=1e-4)
+    assert normalize(h.bfloat16()).dtype == torch.float32
+
+
+def attention(fused=False):
+    layer = Attention(8, 4, fused)
+    torch.nn.init.normal_(layer.outward.weight)
+    return layer
+
+
+def test_attention_in_words():
+    layer, h = attention(), torch.randn(1, 8, 2, 3)
+    tokens = normalize(h).flatten(2)[0].T  # (6, 8)
+    q, k, v = layer.inward(tokens).chunk(3, dim=1)
+    heads = []
+    for part in (slice(0, 4), slice(4, 8)):
+        logits = 2 * F.cosine_similarity(q[:, None, part], k[None, :, part], dim=2)
+        heads.append(logits.softmax(1) @ v[:, part])
+    out = h + layer.outward(torch.cat(heads, 1)).T.reshape(1, 8, 2, 3)
+    assert torch.allclose(layer(h), out, atol=1e-3)  # the norm is regularized
+
+
+def test_fused_attention_agrees():
+    explicit, fused, h = attention(), attention(True), torch.randn(2, 8, 3, 4)
+    fused.load_state_dict(explicit.state_dict())
+    assert torch.allclose(explicit(h), fused(h))
+    slopes = [grad(lambda h, f=f: f(h).sin().sum())(h) for f in (explicit, fused)]
+    assert torch.allclose(*slopes)
+    assert not torch.allclose(explicit(h), h)
+
+
+@COMPILER
+def test_unet_traced_and_compiled():
+    net = unet(attention=())  # that of the middle stays
+    batch = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4), torch.tensor([0.5, 2.0])
+    theta, step = parameters(net), network_gradient(net)
+    graph = make_fx(step, tracing_mode="fake")(theta, *batch)
+    assert largest_kernel(graph) == 3
+    assert is_channels_last(graph)
+    # decomposed as for Inductor, whose own code takes minutes to build on a CPU
+    compiled = torch.compile(graph, backend="aot_eager_decomp_partition")
+    assert close(compiled(theta, *batch), step(theta, *batch))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"width": 0}, "expected width to be an integer >= 1, got 0"),
+        ({"multipliers": (1, 0)}, r"expected multipliers\[1\] to be an integer >= 1, got 0"),
+        (
+            {"attention": (3,)},
+            r"expected attention at levels 0 to 2, one a multiplier, got \(3,\)",
+        ),
+        ({"width": 80}, "expected heads that divide 160 channels, got head 64"),
+        ({"form": "sum"}, "expected form to be one of inner, square, pool, got 'sum'"),
+        ({"sigma_data": -1.0}, "expected sigma_data to be a finite number > 0, got -1.0"),
+        ({"dtype": "int8"}, "expected dtype to be one of float32, bfloat16, float64, got 'int8'"),
+    ],
+)
+def test_unet_says_what_is_wrong(options, line):
+    with torch.device("meta"), pytest.raises(ValueError, match=line):
+        UNetEnergy(**options)
+
+
+def test_unet_says_what_is_wrong_with_points():
+    net, x = unet(), torch.randn(2, 1, 4, 4)
+    with pytest.raises(ValueError, match=r"H and W multiples of 2, got \(2, 1, 4, 3\)"):
+        net(x[..., :3], 1.0)
+    with pytest.raises(ValueError, match=r"expected sigma of shape \(\) or \(2,\), got \(3,\)"):
+        net(x, torch.ones(3))
+    with pytest.raises(ValueError, match=r"expected sigma to be a finite number > 0, got 0\.0"):
+        net.denoise(x, 0.0)

@@ -9,7 +9,8 @@ A convolution, its input gradient and its weight gradient are the three faces of
 Each is linear in two of the three, so its derivatives are the other two: the set is closed under
 differentiation, to any order. PyTorch knows this only to the first order. Its double backward
 asks for the weight gradient as a plain convolution whose kernel is as large as the image, which is
-very slow on a GPU; here it stays a weight gradient.
+very slow on a GPU; here it stays a weight gradient. And where PyTorch keeps the memory order of what
+comes in, which a second derivative easily loses, here images are always channels last.
 
 Reverse mode only. Under `torch.compile`, which mishandles custom functions within `torch.func`
 transforms, `convolve` is PyTorch's own convolution; traced with `make_fx` it is this one.
@@ -41,6 +42,11 @@ def geometry(stride: int, padding: int) -> tuple[Any, ...]:
     return [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1
 
 
+def last(x: Tensor) -> Tensor:
+    r"""Returns images in the memory order channels last, copied only if they are not."""
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
 class Convolve(torch.autograd.Function):
     r"""The convolution :math:`x * w`."""
 
@@ -48,7 +54,7 @@ class Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, stride: int, padding: int) -> Tensor:
-        return torch.ops.aten.convolution(x, w, None, *geometry(stride, padding))
+        return torch.ops.aten.convolution(last(x), w, None, *geometry(stride, padding))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -68,7 +74,7 @@ class Convolve(torch.autograd.Function):
 
 
 class InputGradient(torch.autograd.Function):
-    r"""The gradient of :math:`\langle g, x * w \rangle` in x, shaped and laid out `like` x."""
+    r"""The gradient of :math:`\langle g, x * w \rangle` in x, shaped `like` x."""
 
     generate_vmap_rule = True
 
@@ -76,7 +82,7 @@ class InputGradient(torch.autograd.Function):
     def forward(g: Tensor, w: Tensor, like: Tensor, stride: int, padding: int) -> Tensor:
         mask = [True, False, False]
         back = torch.ops.aten.convolution_backward
-        return back(g, like, w, None, *geometry(stride, padding), mask)[0]
+        return back(last(g), like, w, None, *geometry(stride, padding), mask)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -97,7 +103,7 @@ class InputGradient(torch.autograd.Function):
 
 
 class WeightGradient(torch.autograd.Function):
-    r"""The gradient of :math:`\langle g, x * w \rangle` in w, shaped and laid out `like` w."""
+    r"""The gradient of :math:`\langle g, x * w \rangle` in w, shaped `like` w."""
 
     generate_vmap_rule = True
 
@@ -105,7 +111,7 @@ class WeightGradient(torch.autograd.Function):
     def forward(x: Tensor, g: Tensor, like: Tensor, stride: int, padding: int) -> Tensor:
         mask = [False, True, False]
         back = torch.ops.aten.convolution_backward
-        return back(g, x, like, None, *geometry(stride, padding), mask)[1]
+        return back(last(g), last(x), like, None, *geometry(stride, padding), mask)[1]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

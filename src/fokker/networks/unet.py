@@ -1,0 +1,310 @@
+r"""Noise-conditional U-Net energies, preconditioned.
+
+Images x are data plus noise of standard deviation :math:`\sigma`; the data has standard deviation
+:math:`\sigma_d`. With :math:`u = x / \sqrt{\sigma^2 + \sigma_d^2}`, which has unit variance, and a
+scalar :math:`g(u, \sigma)` made by the network, the energy is
+
+.. math::
+    E(x, \sigma) = \frac{\|x\|^2}{2 (\sigma^2 + \sigma_d^2)} - \frac{\sigma_d}{\sigma} \, g(u, \sigma) .
+
+The first term is the energy of the noisy data were it Gaussian. By Tweedie's formula the denoiser is
+
+.. math::
+    D(x, \sigma) = x - \sigma^2 \nabla E
+    = \frac{\sigma_d^2}{\sigma^2 + \sigma_d^2} \, x
+    + \frac{\sigma \sigma_d}{\sqrt{\sigma^2 + \sigma_d^2}} \, \nabla_u g(u, \sigma) :
+
+EDM's preconditioning, with :math:`\nabla_u g` for its network F. The scalar has one of three forms,
+with U the U-Net, from images to images, and h the features at the positions i of its lowest level:
+
+==========  ================================================  ====================================
+`inner`     :math:`g = \langle u, U(u, \sigma) \rangle`       zero at the start
+`square`    :math:`g = \tfrac{1}{2} \|U(u, \sigma)\|^2`
+`pool`      :math:`g = w \cdot \mathrm{mean}_i h_i`           the encoder alone; zero at the start
+==========  ================================================  ====================================
+
+The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
+each pixel by the root mean square of its channels: elementwise but for a sum over the axis that is
+contiguous in memory, so that a compiler fuses it with the activation behind it. A block is
+
+.. math:: h \to s(h) + W_2 * \phi(a \odot N(W_1 * \phi(N(h))) + b), \qquad \phi = \text{SiLU},
+
+with (a, b) an affine function of the embedding of :math:`\log \sigma`. :math:`W_2` starts at zero,
+and so does the last map of an attention: at the start every branch is silent, and no residual sum
+needs scaling.
+
+References:
+    | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)
+    | https://arxiv.org/abs/2206.00364
+    | Should EBMs model the energy or the score? (Salimans et al., 2021)
+"""
+
+__all__ = ["UNetEnergy"]
+
+import math
+import torch
+import torch.nn.functional as F
+
+from collections.abc import Callable, Sequence
+from torch import Tensor, nn
+
+from .convolution import DTYPES, Conv2d, Linear
+from .. import checks
+from ..checks import align, dot
+from ..derivatives import gradient
+from ..energies import Energy
+
+FORMS = ("inner", "square", "pool")
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    r"""Returns the dtype of reductions: float32, or float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def normalize(h: Tensor, dim: int = 1) -> Tensor:
+    r"""Divides by the root mean square along an axis; the result is in float32 at least."""
+    h = h.to(wide(h.dtype))
+    return h * torch.rsqrt(h.square().mean(dim, keepdim=True) + 1e-4)
+
+
+def halve(h: Tensor) -> Tensor:
+    r"""Averages 2×2 pixels, in the memory order channels last."""
+    b, c, y, x = h.shape
+    h = h.permute(0, 2, 3, 1).reshape(b, y // 2, 2, x // 2, 2, c)
+    return h.mean((2, 4)).permute(0, 3, 1, 2)
+
+
+def double(h: Tensor) -> Tensor:
+    r"""Repeats each pixel as 2×2, in the memory order channels last."""
+    b, c, y, x = h.shape
+    h = h.permute(0, 2, 3, 1)[:, :, None, :, None].expand(b, y, 2, x, 2, c)
+    return h.reshape(b, 2 * y, 2 * x, c).permute(0, 3, 1, 2)
+
+
+class Embedding(nn.Module):
+    r"""Creates features of the noise level, (B) to (B, features).
+
+    Cosines and sines of :math:`\omega \log(\sigma) / 4`, with :math:`\omega` from 1 to 100, go
+    through two linear layers.
+
+    Arguments:
+        frequencies: The number of frequencies.
+        features: The number of features.
+    """
+
+    def __init__(self, frequencies: int, features: int) -> None:
+        super().__init__()
+        self.frequencies = frequencies
+        self.first = Linear(2 * frequencies, features, math.sqrt(2))
+        self.second = Linear(features, features, math.sqrt(2))
+
+    def forward(self, sigma: Tensor) -> Tensor:
+        omega = torch.logspace(0, 2, self.frequencies, dtype=sigma.dtype, device=sigma.device)
+        phase = torch.log(sigma)[:, None] / 4 * omega
+        h = torch.cat([torch.cos(phase), torch.sin(phase)], dim=1)
+        return F.silu(self.second(F.silu(self.first(h))))
+
+
+class Block(nn.Module):
+    r"""Creates a residual block of two convolutions, told of the noise between them.
+
+    Arguments:
+        channels: The number of channels in.
+        out: The number of channels out.
+        features: The number of features of the noise level.
+    """
+
+    def __init__(self, channels: int, out: int, features: int) -> None:
+        super().__init__()
+        self.first = Conv2d(channels, out, 3)
+        self.affine = Linear(features, 2 * out, 0.0)
+        self.second = Conv2d(out, out, 3, gain=0.0)
+        self.shortcut = nn.Identity() if channels == out else Conv2d(channels, out, 1)
+
+    def forward(self, h: Tensor, features: Tensor) -> Tensor:
+        a, b = self.affine(features)[:, :, None, None].chunk(2, dim=1)
+        branch = self.first(F.silu(normalize(h)).to(h.dtype))
+        branch = F.silu((1 + a) * normalize(branch) + b).to(h.dtype)
+        return self.shortcut(h) + self.second(branch)
+
+
+class Attention(nn.Module):
+    r"""Creates self-attention between pixels, with normalized queries and keys.
+
+    Arguments:
+        channels: The number of channels, a multiple of `head`.
+        head: The number of channels a head.
+        fused: Whether one kernel does it all: faster, but differentiable once only.
+    """
+
+    def __init__(self, channels: int, head: int, fused: bool) -> None:
+        super().__init__()
+        self.head, self.fused = head, fused
+        self.inward = Linear(channels, 3 * channels)
+        self.outward = Linear(channels, channels, 0.0)
+
+    def forward(self, h: Tensor) -> Tensor:
+        tokens = h.permute(0, 2, 3, 1).flatten(1, 2)  # (B, positions, channels)
+        parts = self.inward(normalize(tokens, 2).to(h.dtype))
+        parts = parts.unflatten(2, (3, -1, self.head)).permute(2, 0, 3, 1, 4)
+        q, k, v = parts.unbind()  # (B, heads, positions, head)
+        q, k = normalize(q, 3).to(h.dtype), normalize(k, 3).to(h.dtype)
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        else:
+            weights = (q @ k.transpose(2, 3)).to(wide(h.dtype)) / math.sqrt(self.head)
+            mixed = torch.softmax(weights, dim=3).to(h.dtype) @ v
+        out = self.outward(mixed.transpose(1, 2).flatten(2))
+        return h + out.unflatten(1, h.shape[2:]).permute(0, 3, 1, 2)
+
+
+class Stage(nn.Module):
+    r"""Creates a residual block, and attention after it if `attention` is given."""
+
+    def __init__(self, block: Block, attention: Attention | None) -> None:
+        super().__init__()
+        self.block, self.attention = block, attention
+
+    def forward(self, h: Tensor, features: Tensor) -> Tensor:
+        h = self.block(h, features)
+        return h if self.attention is None else self.attention(h)
+
+
+class Resample(nn.Module):
+    r"""Creates a change of resolution, `halve` or `double`, with a convolution behind it."""
+
+    def __init__(self, channels: int, resize: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.resize = resize
+        self.convolution = Conv2d(channels, channels, 3)
+
+    def forward(self, h: Tensor, features: Tensor) -> Tensor:
+        return self.convolution(self.resize(h))
+
+
+class UNetEnergy(Energy):
+    r"""Creates the noise-conditional energy :math:`E(x, \sigma)` of images.
+
+    Its sides must be multiples of :math:`2^{L - 1}` with L levels: of 4 by default. The default has
+    15.6 million parameters, and level 1 of a 32×32 image is 16×16.
+
+    Arguments:
+        channels: The number of channels of an image.
+        width: The number of channels of the first level.
+        multipliers: The number of channels of each level, as a multiple of `width`.
+        blocks: The number of residual blocks a level in the encoder; one more in the decoder.
+        attention: The levels with attention after each block, counted from 0; the middle has it too.
+        head: The number of channels an attention head.
+        form: The form of the scalar g: inner, square or pool.
+        sigma_data: The standard deviation :math:`\sigma_d` of the data.
+        fused: Whether attention runs as one kernel, which can be differentiated once only: enough
+            for samples and energies, not for the gradient of a loss in the score.
+        dtype: A name in `DTYPES`, for the layers; norms, softmax and energies run in float32 at least.
+
+    Example:
+        >>> energy = UNetEnergy()
+        >>> x = torch.randn(8, 3, 32, 32)
+        >>> energy(x, torch.tensor(0.5)).shape, energy.at(0.5)(x).shape
+        (torch.Size([8]), torch.Size([8]))
+    """
+
+    def __init__(
+        self,
+        channels: int = 3,
+        width: int = 96,
+        multipliers: Sequence[int] = (1, 2, 2),
+        blocks: int = 2,
+        attention: Sequence[int] = (1,),
+        head: int = 64,
+        form: str = "inner",
+        sigma_data: float = 0.5,
+        fused: bool = False,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        checks.positive_integer(channels=channels, width=width, blocks=blocks, head=head)
+        checks.positive_integer(**{f"multipliers[{i}]": m for i, m in enumerate(multipliers)})
+        checks.one_of(FORMS, form=form)
+        checks.positive(sigma_data=sigma_data)
+        checks.one_of(tuple(DTYPES), dtype=dtype)
+        levels, widths = len(multipliers), [m * width for m in multipliers]
+        if not levels or not all(level in range(levels) for level in attention):
+            raise ValueError(
+                f"expected attention at levels 0 to {levels - 1}, one a multiplier, got {attention}"
+            )
+        for c in (*(widths[level] for level in attention), widths[-1]):
+            if c % head:
+                raise ValueError(f"expected heads that divide {c} channels, got head {head}")
+        self.channels, self.form, self.sigma_data = channels, form, sigma_data
+        self.dtype, self.multiple = DTYPES[dtype], 2 ** (levels - 1)
+        features = 4 * width
+
+        def stage(channels: int, out: int, attend: bool) -> Stage:
+            block = Block(channels, out, features)
+            return Stage(block, Attention(out, head, fused) if attend else None)
+
+        self.embedding = Embedding(width // 2, features)
+        self.stem = Conv2d(channels, width, 3)
+        self.encoder, c, skips = nn.ModuleList(), width, [width]
+        for level, out in enumerate(widths):
+            if level:
+                self.encoder.append(Resample(c, halve))
+                skips.append(c)
+            for _ in range(blocks):
+                self.encoder.append(stage(c, out, level in attention))
+                skips.append(c := out)
+        self.middle = nn.ModuleList([stage(c, c, True), stage(c, c, False)])
+        if form == "pool":
+            self.head = Linear(c, 1, 0.0)
+            return
+        self.decoder = nn.ModuleList()
+        for level, out in reversed([*enumerate(widths)]):
+            for _ in range(blocks + 1):
+                self.decoder.append(stage(c + skips.pop(), out, level in attention))
+                c = out
+            if level:
+                self.decoder.append(Resample(c, double))
+        self.head = Conv2d(c, channels, 3, gain=1.0 if form == "square" else 0.0)
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        x, sigma = self.check(x, sigma)
+        variance = sigma.square() + self.sigma_data**2
+        g = self.scalar(x / align(variance.sqrt(), x), sigma)
+        return dot(x, x) / (2 * variance) - self.sigma_data / sigma * g
+
+    def denoise(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        r"""Returns the mean :math:`D(x, \sigma)` of the clean image given the noisy one."""
+        x, sigma = self.check(x, sigma)
+        root = (sigma.square() + self.sigma_data**2).sqrt()
+        _, slope = gradient(lambda u: self.scalar(u, sigma), x / align(root, x))
+        skip, out = (self.sigma_data / root) ** 2, sigma * self.sigma_data / root
+        return align(skip, x) * x + align(out, x) * slope
+
+    def scalar(self, u: Tensor, sigma: Tensor) -> Tensor:
+        r"""Returns :math:`g(u, \sigma)`, with shape (B)."""
+        features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)))
+        h = self.stem(u.to(self.dtype, memory_format=torch.channels_last))
+        skips = [h]
+        for step in self.encoder:
+            skips.append(h := step(h, features))
+        for step in self.middle:
+            h = step(h, features)
+        if self.form == "pool":
+            return self.head(F.silu(normalize(h)).mean((2, 3))).squeeze(1)
+        for step in self.decoder:
+            h = step(torch.cat([h, skips.pop()], 1) if isinstance(step, Stage) else h, features)
+        h = self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
+        return dot(u, h) if self.form == "inner" else dot(h, h) / 2
+
+    def check(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
+        checks.images(x, self.channels, self.multiple)
+        if not isinstance(sigma, Tensor):
+            checks.positive(sigma=sigma)
+        x = x.to(wide(x.dtype))
+        sigma = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
+        if sigma.shape not in {(), x.shape[:1]}:
+            raise ValueError(
+                f"expected sigma of shape () or ({len(x)},), got {tuple(sigma.shape)}"
+            )
+        return x, sigma
