@@ -27,6 +27,7 @@ from .config import Config, unknown
 from .presets import preset, table_config
 from .runs import Run, load
 from .studies.commands import (
+    Bench,
     Optima,
     ReproduceMixtures,
     ReproduceSweep,
@@ -259,6 +260,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "sweep": ReproduceSweep,
         "mixtures": ReproduceMixtures,
     },
+    "bench": Bench,
     "optima": Optima,
     "tables": Tables,
 }

@@ -1,6 +1,6 @@
 r"""Figures of the studies, as a paper would print them."""
 
-__all__ = ["learned_densities", "sweeps"]
+__all__ = ["bench", "learned_densities", "sweeps"]
 
 import matplotlib as mpl
 import numpy as np
@@ -105,5 +105,31 @@ def sweeps(source: Path, path: Path) -> None:
             axes[-1].loglog(*zip(*found, strict=True), marker="o", ms=3, label=name)
         axes[-1].set(title="weight of long times", xlabel="λ", ylabel="KL, nats")
         axes[-1].legend(fontsize=7)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fig.savefig(path, dpi=130)
+
+
+def bench(rows: Sequence[results.Row], path: Path) -> None:
+    r"""Draws the cost of each step as a multiple of the plain one, a panel a network.
+
+    Arguments:
+        rows: The rows of the benchmark.
+        path: The file of the figure.
+    """
+    rows = [row for row in rows if row["suite"] == "nets"]
+    panels = list(dict.fromkeys((row["net"], row["device"], row["precision"]) for row in rows))
+    colours = {"fokker": "tab:blue", "torchebm": "tab:orange", "eager": "0.6"}
+    with mpl.rc_context({"font.size": 8, "font.family": "serif"}):
+        fig = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+        axes = fig.subplots(1, len(panels), squeeze=False)[0]
+        for axis, panel in zip(axes, panels, strict=True):
+            own = [r for r in rows if (r["net"], r["device"], r["precision"]) == panel]
+            own.sort(key=lambda row: -row["x_plain"])
+            labels = [f"{row['name']} ({row['library']})" for row in own]
+            values = [row["x_plain"] for row in own]
+            axis.barh(labels, values, color=[colours[row["library"]] for row in own])
+            axis.bar_label(axis.containers[0], [f"{v:.3g}" for v in values], fontsize=7, padding=2)
+            axis.set(title="\n".join(panel[:2]), xlabel="× plain step", xscale="log")
+            axis.margins(x=0.15)
         path.parent.mkdir(parents=True, exist_ok=True)
         fig.savefig(path, dpi=130)

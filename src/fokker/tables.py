@@ -1,9 +1,11 @@
 r"""The tables of the README and the docs, each made from a file in `results/`."""
 
 __all__ = [
+    "BENCH_HEADER",
     "OPTIMA_HEADER",
     "PAPER_TABLE_2",
     "TOY_HEADER",
+    "bench_rows",
     "documents",
     "mixture_matrix",
     "optima_rows",
@@ -41,6 +43,9 @@ PROTOTYPE: dict[str, float] = {
 }
 
 OPTIMA_HEADER = ("set", "noise", "exact optimum", "prototype", "paper: DCD", "CD", "PCD")
+
+
+BENCH_HEADER = ("net", "library", "step", "ms", "× plain", "GiB", "× plain", "points/s", "TFLOP/s")
 
 
 def number(value: float | None, missing: str = "–") -> str:
@@ -200,6 +205,27 @@ def step_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             f"{row['spread']:.0f}",
             f"{row['x_sm']:.2f}",
             f"{row['x_cd']:.2f}",
+        ]
+        for row in rows
+    ]
+
+
+def bench_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of a table of step times."""
+    shown = lambda value, digits: "–" if value is None else f"{value:,.{digits}f}"
+    return [
+        [
+            row["net"]
+            if row["suite"] == "nets"
+            else f"{row['net']} {row['batch']}×{row['shape']}",
+            row["library"],
+            row["name"],
+            f"{row['ms']:.3g} ± {row['spread']:.1g}",
+            shown(row["x_plain"], 2),
+            shown(row["peak_gib"], 2),
+            shown(row["x_plain_memory"], 2),
+            shown(row["per_second"], 0),
+            shown(row["tflops"], 1 if (row["tflops"] or 0) > 1 else 3),
         ]
         for row in rows
     ]

@@ -1,6 +1,6 @@
 r"""The commands of the studies: `fokker reproduce ...`, `fokker optima` and `fokker tables`."""
 
-__all__ = ["Optima", "ReproduceMixtures", "ReproduceSweep", "ReproduceToy", "Tables"]
+__all__ = ["Bench", "Optima", "ReproduceMixtures", "ReproduceSweep", "ReproduceToy", "Tables"]
 
 import math
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from rich.console import Console
 from rich.table import Table
+from typing import Literal
 
 from .. import results, tables
 from ..config import unknown
@@ -146,3 +147,87 @@ class ReproduceMixtures:
         from . import mixtures
 
         mixtures.run(self.out, self.device, self.steps, progress=print)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time one training step of every objective, and of its rivals, side by side.
+
+    Rows are added to the file after each network; a row that is timed again replaces the old one.
+    Compiled code is kept in the folder that TORCHINDUCTOR_CACHE_DIR names."""
+
+    nets: tuple[str, ...] = ("mlp-2d",)
+    """The networks: mlp-2d, wrn-28-10, wrn-16-8, wrn-10-1, unet-15m, unet-fused."""
+    names: tuple[str, ...] = ()
+    """Only these steps, such as dcd-limit; all by default."""
+    device: str = "cpu"
+    """The device."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The dtype of the layers of image networks."""
+    rounds: int = 15
+    """The number of interleaved rounds."""
+    compile: bool = True
+    """Whether our steps are compiled."""
+    rivals: bool = True
+    """Whether torchebm's steps are timed too, if it is installed."""
+    growth: bool = False
+    """Instead, how steps grow with dimension, batch and image size."""
+    threads: int = 1
+    """The number of threads on a CPU."""
+    out: Path = Path("runs/bench.json")
+    """The file of the figures."""
+
+    def run(self) -> None:
+        import torch
+
+        from .. import bench, figures
+
+        for name in self.nets:
+            if name not in bench.NETS:
+                raise unknown(name, list(bench.NETS), "a network", "--nets")
+            known = bench.names_of(bench.NETS[name])
+            for step in self.names:
+                if step not in known:
+                    raise unknown(step, known, f"a step of {name}", "--names")
+        torch.set_num_threads(self.threads)
+        console = Console()
+        if self.growth:
+            fresh = bench.growth(
+                self.device, self.precision, self.rounds, self.compile, progress=console.print
+            )
+            self.keep(fresh)
+            self.show(console, fresh)
+            return
+        for name in self.nets:
+            fresh = bench.bench(
+                bench.NETS[name],
+                self.names or None,
+                self.device,
+                self.precision,
+                self.rounds,
+                self.compile,
+                self.rivals,
+                progress=console.print,
+            )
+            self.keep(fresh)
+            self.show(console, fresh)
+        figure = self.out.with_suffix(".png")
+        figures.bench(results.load(self.out)["rows"], figure)
+        console.print(f"figures: {self.out}, {figure}")
+
+    def keep(self, fresh: list[results.Row]) -> None:
+        r"""Adds rows to the file, in place of the same ones from before."""
+        fields = ("suite", "library", "name", "net", "batch", "shape", "device", "precision")
+        key = lambda row: tuple(str(row[field]) for field in (*fields, "compiled"))
+        old = results.load(self.out)["rows"] if self.out.exists() else []
+        fresh = [{**row, "commit": results.commit()} for row in fresh]
+        new = {key(row) for row in fresh}
+        rows = [row for row in old if key(row) not in new] + fresh
+        where = ", ".join(sorted({row["device"] for row in rows}))
+        results.save(self.out, rows, "fokker bench", where=where)
+
+    def show(self, console: Console, fresh: list[results.Row]) -> None:
+        table = Table(*tables.BENCH_HEADER)
+        for line in tables.bench_rows(fresh):
+            table.add_row(*line)
+        console.print(table)
