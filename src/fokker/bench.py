@@ -14,7 +14,7 @@ what one would write first: Hutchinson's Laplacian by double backward, in eager 
 own convolutions.
 """
 
-__all__ = ["NETS", "Net", "Timed", "bench", "names_of"]
+__all__ = ["NETS", "Net", "bench", "bench_steps", "growth", "names_of"]
 
 import statistics
 import time
@@ -428,6 +428,29 @@ def bench(
             "compile_s": rounded(timed.compile_s, 2),
         })
     return rows
+
+
+def bench_steps(net: Net, objectives: dict[str, Objective], rounds: int = 9) -> dict[str, float]:
+    r"""Returns the cost of a step of each objective on a CPU, as a multiple of the plain one.
+
+    Arguments:
+        net: The network, batch and shape.
+        objectives: The objectives, by name.
+        rounds: The number of interleaved rounds.
+    """
+    energy, x = net.build("float32"), 0.5 * torch.randn(net.batch, *net.shape)
+    params = {k: p.detach() for k, p in energy.named_parameters()}
+    inputs = (params, dict(energy.named_buffers()), x, ())
+    pures = {"plain": plain(energy)} | {k: bind(energy, o) for k, o in objectives.items()}
+    traces = {name: trace(pure, *inputs) for name, pure in pures.items()}
+    steps = {
+        name: Timed("fokker", name, lambda t=t: t(*inputs, noise=t.draw()))
+        for name, t in traces.items()
+    }
+    for timed in steps.values():
+        timed.run()
+    times = [{name: clock(timed, False) for name, timed in steps.items()} for _ in range(rounds)]
+    return {n: statistics.median(t[n] / t["plain"] for t in times) for n in objectives}
 
 
 def growth(

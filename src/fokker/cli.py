@@ -29,6 +29,7 @@ from .runs import Run, load
 from .studies.commands import (
     Bench,
     Optima,
+    ReproduceEstimators,
     ReproduceMixtures,
     ReproduceSweep,
     ReproduceToy,
@@ -259,6 +260,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "toy": ReproduceToy,
         "sweep": ReproduceSweep,
         "mixtures": ReproduceMixtures,
+        "estimators": ReproduceEstimators,
     },
     "bench": Bench,
     "optima": Optima,

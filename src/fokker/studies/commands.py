@@ -1,6 +1,14 @@
 r"""The commands of the studies: `fokker reproduce ...`, `fokker optima` and `fokker tables`."""
 
-__all__ = ["Bench", "Optima", "ReproduceMixtures", "ReproduceSweep", "ReproduceToy", "Tables"]
+__all__ = [
+    "Bench",
+    "Optima",
+    "ReproduceEstimators",
+    "ReproduceMixtures",
+    "ReproduceSweep",
+    "ReproduceToy",
+    "Tables",
+]
 
 import math
 
@@ -147,6 +155,27 @@ class ReproduceMixtures:
         from . import mixtures
 
         mixtures.run(self.out, self.device, self.steps, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceEstimators:
+    """Measure variance and cost of every estimator of the divergence, on points and on images."""
+
+    out: Path = Path("results/estimators.json")
+    """The file of the figures."""
+    quick: bool = False
+    """A few draws and rounds: shows that it works, not the figures."""
+
+    def run(self) -> None:
+        import torch
+
+        from . import estimators
+
+        torch.set_num_threads(1)
+        if self.quick:
+            estimators.run(self.out, steps=3, batch=16, draws=3, rounds=2, progress=print)
+        else:
+            estimators.run(self.out, progress=print)
 
 
 @dataclass(frozen=True)
