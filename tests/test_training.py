@@ -16,7 +16,7 @@ from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.metrics import evaluate_planar
 from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.report import write_report
-from fokker.runs import load, read_checkpoint
+from fokker.runs import VERSION, load, read_checkpoint
 from fokker.training import Diverged, Interrupted, fit
 
 CONFIG = Config(
@@ -143,7 +143,7 @@ def write(path, text):
                 write(p / "checkpoint.json", '{"version": 99, "step": 1}')
                 for p in (r / "checkpoint").iterdir()
             ],
-            "version 1 or older in .* got version 99; use a newer fokker",
+            f"version {VERSION} or older in .* got version 99; use a newer fokker",
         ),
         (
             lambda r: [write(p / "average.safetensors", "") for p in (r / "checkpoint").iterdir()],
