@@ -15,6 +15,7 @@ from fokker.cli import main
 from fokker.config import Network, Optimization, TableData
 from fokker.energies import Quadratic
 from fokker.presets import table_config
+from fokker.report import write_report
 from fokker.runs import read_checkpoint
 from fokker.tasks import TableEnergy, TableTask
 from fokker.training import Diverged, Interrupted
@@ -286,3 +287,39 @@ def test_a_changed_file_is_named(small, tmp_path, capsys):
             ValueError, match=r"expected the rows that were trained on, got others"
         ):
             call()
+
+
+# --- the report ---
+
+
+def test_report(run):
+    page = write_report(run).read_text()
+    assert page.count("data:image/png;base64,") == 3 and "://" not in page
+    assert "prefers-color-scheme: dark" in page and "points.csv" in page
+    assert f"weights of step {run.chosen} of 200, the best on the validation rows" in page
+    assert "1600 / 200 / 200" in page and f"{run.judged['nll']:.3f} ±" in page
+    assert f"<td>{run.judged['nll_gaussian']:.3f}</td>" in page
+    for picture in ("pairs.png", "log_density.png", "curves.png"):
+        assert (run.path / picture).stat().st_size > 5000
+    # the row that is least likely of all is the first of the unusual
+    values = run.task().values
+    least = int(run.energy(values).argmax())
+    first = page[page.index("outlier score</th>") :].split("<td>")[1]
+    assert first.startswith(f"{least + 1}<")
+
+
+def test_report_of_odd_tables(tmp_path, capsys):
+    # one column, whose name is HTML and half a formula
+    x = torch.randn(40, generator=torch.Generator().manual_seed(0))
+    x[6] = 30.0
+    path = tmp_path / "odd.csv"
+    path.write_text("\n".join(["<b>$x_$", *(f"{v:.6f}" for v in x)]))
+    small = ("--steps", "2", "--batch", "16", "--width", "8", "--evaluate", "1")
+    out = tmp_path / "r"
+    main(["train", "table", "--data", str(path), *small, "--out", str(out)])
+    assert f"report: {out}/report.html" in capsys.readouterr().out
+    page = (out / "report.html").read_text()
+    assert "<b>" not in page and "<td>7</td>" in page  # the outlier, by its number in the file
+    (out / "report.html").unlink()
+    main(["report", str(out)])
+    assert (out / "report.html").read_text() == page

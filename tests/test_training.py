@@ -202,7 +202,7 @@ def test_report(tmp_path, name):
     config = replace(CONFIG, data=ToyData(name))
     run = fit(config, tmp_path / "run")
     page = write_report(run).read_text()
-    assert page.count("data:image/png;base64,") == 3 and "http" not in page
+    assert page.count("data:image/png;base64,") == 3 and "://" not in page
     assert "prefers-color-scheme: dark" in page and "MultiTimeDCD" in page
     assert ("none" in page) == (name == "checkerboard")
     for picture in ("density.png", "field.png", "curves.png"):

@@ -115,7 +115,7 @@ class TrainToy(Train):
 
 @dataclass(frozen=True)
 class TrainTable(Train):
-    """Train a density of your own points, and judge it on rows kept aside."""
+    """Train a density of your own points, judge it on rows kept aside and write a report."""
 
     data: Path = Path("points.csv")
     """The file: .csv, .tsv, .npy or .parquet, one point a row."""
@@ -125,11 +125,14 @@ class TrainTable(Train):
     """The number of evaluations without a better one after which training stops."""
 
     def run(self) -> None:
+        from .report import write_report
+
         base = replace(table_config(str(self.data), self.held_out), patience=self.patience)
         run = self.train(base, f"{self.data.stem}-{self.seed}")
         if run.step < run.config.optimization.steps:
             print(f"stopped after step {run.step}: {self.patience} evaluations brought no better")
         print(f"{judgement(run.judged)}\nby {run.weights}")
+        print(f"report: {write_report(run)}")
         print(f"scores of points: fokker score {run.path} {self.data}")
 
 

@@ -9,7 +9,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
                        for a table also `best.safetensors` and `best.json`, the average with the
                        least validation NLL so far: its step, that NLL, columns, mean, std, log Z
                        and the energies of the test rows
-`report.html`          the report (`fokker.report`), for a 2-D set
+`report.html`          the report (`fokker.report`)
 =====================  ======================================================================
 
 A checkpoint is written beside its place and renamed into it once it is whole and on disk, so what
