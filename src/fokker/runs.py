@@ -203,12 +203,14 @@ def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
     write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    r"""Reads the lines of `metrics.jsonl`; none if there is no such file."""
+def read_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
+    r"""Reads the lines of `metrics.jsonl` up to a step; none if there is no such file. What was
+    judged after the last checkpoint is judged anew."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if line["step"] <= step]
 
 
 def read_config(folder: Path) -> Config:
@@ -259,4 +261,5 @@ def load(path: str | Path) -> Run:
         energy = TableEnergy(energy, best.card)
     energy.requires_grad_(False)
     chosen = checkpoint.step if best is None else best.step
-    return Run(folder, config, energy, checkpoint.step, chosen, read_metrics(folder))
+    lines = read_metrics(folder, checkpoint.step)
+    return Run(folder, config, energy, checkpoint.step, chosen, lines)

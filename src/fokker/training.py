@@ -153,7 +153,7 @@ def fit(
         adam.load_state_dict(saved.training["adam"])
         state = objective.restore([t.to(device) for t in saved.training["state"]])
         start = saved.step
-        lines = [line for line in read_metrics(folder) if line["step"] <= start]
+        lines = read_metrics(folder, start)
         before = lines[-1]["seconds"] if lines else 0.0
     else:
         if (folder / "config.toml").exists():
