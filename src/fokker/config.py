@@ -6,7 +6,7 @@ a field admits several classes (an objective, a diffusion, ...) the table says w
 key, a wrong type or an unknown kind is an error that names the place and what was expected.
 """
 
-__all__ = ["Config", "Network", "Optimization", "TableData", "ToyData", "dumps", "loads"]
+__all__ = ["Config", "Network", "Optimization", "TableData", "ToyData", "dumps", "encode", "loads"]
 
 import dataclasses
 import difflib
