@@ -19,7 +19,7 @@ SHIPPED = {
 OTHERS = {
     "diffusions": Config(objective=DCD(VP(0.2, 3.0), Taylor("start"), Hutchinson(3), 0.1, True)),
     "law": Config(objective=DCD(EDM(), MonteCarlo(4, 0.0), step=LogUniform(0.1, 1.0))),
-    "table": Config(TableData("points.csv", 0.2), PCD(restart=0.1, source="data")),
+    "table": Config(TableData("points.csv", 0.3), PCD(restart=0.1, source="data"), patience=7),
     "own": Config(ToyData("moons", 1.0, 0.3), network=Network(16, confine=None), seed=7),
     "clip": Config(optimization=Optimization(10, 20, 0.1, clip=2.0)),
 }
@@ -111,6 +111,11 @@ def test_a_function_cannot_be_saved():
         (lambda: Optimization(clip=-1.0), "clip to be a finite number > 0, got -1.0"),
         (lambda: TableData("a.csv", 1.0), "held_out strictly between 0 and 1, got 1.0"),
         (lambda: Config(evaluate=0), "evaluate to be an integer >= 1, got 0"),
+        (
+            lambda: Config(TableData("a.csv"), patience=0),
+            "patience to be an integer >= 1, got 0",
+        ),
+        (lambda: Config(patience=3), "patience only for a table, .* got 3 for ToyData"),
     ],
 )
 def test_bad_settings_are_named(call, message):

@@ -389,42 +389,42 @@ def test_refused_maps():
 # --- the split ---
 
 
-@pytest.mark.parametrize(("held_out", "sizes"), [(0.001, (3, 1)), (0.5, (2, 2)), (0.999, (1, 3))])
-def test_split_leaves_a_row_on_each_side(held_out, sizes):
-    assert tuple(map(len, split(torch.zeros(4, 2), held_out))) == sizes
+@pytest.mark.parametrize(
+    ("held_out", "sizes"), [(0.001, (3, 1, 1)), (0.6, (2, 1, 2)), (0.999, (1, 2, 2))]
+)
+def test_split_leaves_a_row_in_each_part(held_out, sizes):
+    assert tuple(map(len, split(5, held_out))) == sizes
 
 
 @fast
 @given(
-    n=st.integers(2, 60),
+    n=st.integers(3, 60),
     held_out=st.floats(0, 1, exclude_min=True, exclude_max=True),
     seed=st.integers(0, 2**63),
 )
 def test_split_is_a_partition(n, held_out, seed):
-    x = torch.arange(2.0 * n).reshape(n, 2)
-    train, test = split(x, held_out, seed)
-    assert len(train) >= 1 and len(test) >= 1
-    assert abs(len(test) - held_out * n) <= 1
-    assert torch.equal(torch.cat((train, test)).sort(0).values, x)  # hence disjoint
-    again = split(x, held_out, seed)
-    assert torch.equal(again[0], train) and torch.equal(again[1], test)
+    parts = _, validation, test = split(n, held_out, seed)
+    assert min(map(len, parts)) >= 1 and 0 <= len(test) - len(validation) <= 1
+    assert abs(len(validation) + len(test) - held_out * n) <= 2
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(n))  # hence disjoint
+    assert all(map(torch.equal, split(n, held_out, seed), parts))
 
 
 def test_split_depends_on_its_seed_alone():
-    x = torch.arange(200.0)[:, None]
     torch.manual_seed(1)
-    test = split(x)[1]
+    _, validation, test = split(200)
     torch.manual_seed(2)
-    assert torch.equal(split(x, seed=0)[1], test) and len(test) == 20
-    assert not torch.equal(split(x, seed=1)[1].sort(0).values, test.sort(0).values)
-    assert not torch.equal(test.sort(0).values, x[:20])  # at random, not the first rows
-    assert not torch.equal(test.sort(0).values, x[-20:])
+    assert torch.equal(split(200, seed=0)[2], test) and len(test) == len(validation) == 20
+    held = lambda seed: torch.cat(split(200, seed=seed)[1:]).sort().values
+    assert not torch.equal(held(0), held(1))
+    for first in (0, 160):  # at random, not the first rows, nor the last
+        assert not torch.equal(held(0), torch.arange(first, first + 40))
 
 
 @pytest.mark.parametrize("held_out", [0.0, 1.0, -0.1, math.nan])
 def test_refused_splits(held_out):
-    said = "expected 0 < held_out < 1 of 2 rows or more, got "
+    said = "expected 0 < held_out < 1 of 3 rows or more, got "
     with pytest.raises(ValueError, match=f"{said}{held_out!r} of 4"):
-        split(torch.zeros(4, 2), held_out)
-    with pytest.raises(ValueError, match=f"{said}0.1 of 1"):
-        split(torch.zeros(1, 2))
+        split(4, held_out)
+    with pytest.raises(ValueError, match=f"{said}0.2 of 2"):
+        split(2)

@@ -5,15 +5,20 @@ import math
 import numpy as np
 import pytest
 import re
+import signal
 import torch
 
 from dataclasses import replace
 from fokker import fit, load
 from fokker.analytic import GaussianMixture
 from fokker.cli import main
-from fokker.config import Optimization, TableData
+from fokker.config import Network, Optimization, TableData
+from fokker.energies import Quadratic
 from fokker.presets import table_config
+from fokker.report import write_report
+from fokker.runs import read_checkpoint
 from fokker.tasks import TableEnergy, TableTask
+from fokker.training import Diverged, Interrupted
 
 MEANS = torch.tensor([[0.0, 50.0, -3.0], [4.0, 90.0, 3.0]])
 SCALES = torch.tensor([0.5, 8.0, 1.0])
@@ -53,8 +58,11 @@ def run(points, tmp_path_factory):
     return trained
 
 
+CPU = torch.device("cpu")
+
+
 def test_it_learns_the_density(run, truth):
-    line = run.metrics[-1]
+    line = run.judged
     entropy = float(truth(truth.sample(50_000, torch.Generator().manual_seed(1))).mean())
     assert line["nll"] < line["nll_gaussian"] - 0.5  # two modes, which one Gaussian cannot have
     assert abs(line["nll"] - entropy) < 0.25 + 5 * line["nll_error"]
@@ -81,9 +89,49 @@ def test_outliers_have_high_scores(run, truth):
 
 def test_split_is_the_same_on_resume(points):
     a, b = (TableTask(TableData(str(points)), 3) for _ in "ab")
-    assert torch.equal(a.train, b.train) and torch.equal(a.held, b.held)
-    assert len(a.held) == 200 and len(a.train) == 1800
+    for part in ("train", "validation", "test"):
+        assert torch.equal(getattr(a, part), getattr(b, part))
+    assert (len(a.train), len(a.validation), len(a.test)) == (1600, 200, 200)
     assert a.train.mean(0).abs().max() < 1e-4  # standardized by the training rows alone
+    assert torch.equal(a.test, a.standardize(a.values[a.rows["test"]]))
+
+
+def test_the_judgement_is_of_the_test_rows(run):
+    task, e = run.task(), run.energy
+    mean = lambda part: float(e(task.values[task.rows[part]]).double().mean())
+    assert run.judged["nll"] == pytest.approx(mean("test"), abs=1e-4)
+    assert run.judged["nll_validation"] == pytest.approx(mean("validation"), abs=1e-4)
+    assert abs(mean("test") - mean("validation")) > 1e-3  # they do differ
+    best = read_checkpoint(run.path).best
+    assert best is not None and best.value == run.judged["nll_validation"]
+    assert best.value == min(line["nll_validation"] for line in run.metrics)
+
+
+def test_a_gaussian_is_fitted_to_the_training_rows(points):
+    task = TableTask(TableData(str(points)), 0)
+    x = task.values.double()
+    train, test = (x[task.rows[part]] for part in ("training", "test"))
+    normal = torch.distributions.MultivariateNormal(train.mean(0), torch.cov(train.T))
+    assert task.gaussian(task.test) == pytest.approx(
+        -float(normal.log_prob(test).mean()), abs=1e-4
+    )
+
+
+def test_a_column_that_follows_from_others_has_no_gaussian(tmp_path):
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    np.save(tmp_path / "x.npy", np.hstack((x, 3 * x[:, :1] - x[:, 1:])))
+    task = TableTask(TableData(str(tmp_path / "x.npy")), 0)
+    assert math.isnan(task.gaussian(task.test))
+    assert task.judge(Quadratic(1.0), CPU)["nll_gaussian"] is None
+
+
+def test_mass_far_from_all_rows_is_found(points):
+    # an untrained energy is as wide as what confines it
+    task = TableTask(TableData(str(points)), 0)
+    for std in (1.0, 3.0):
+        log_z, error, ess = task.normalizer(Quadratic(std), CPU)
+        assert abs(log_z - 3 * math.log(std * math.sqrt(2 * math.pi))) < 5 * error
+        assert error < 0.05 and ess > 0.1
 
 
 def test_commands(run, points, tmp_path, capsys, monkeypatch):
@@ -91,10 +139,16 @@ def test_commands(run, points, tmp_path, capsys, monkeypatch):
     main(["score", str(run.path), str(points), "-o", "s.csv"])
     lines = (tmp_path / "s.csv").read_text().splitlines()
     assert lines[0] == "log_density,outlier" and len(lines) == 2001
+    said = "the best on the validation rows"
+    assert f"weights of step {run.chosen} of 200, {said}" in capsys.readouterr().out
     main(["evaluate", str(run.path), "--json"])
-    out = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(out)["nll"] == pytest.approx(run.metrics[-1]["nll"], abs=1e-4)
+    line = json.loads(capsys.readouterr().out)
+    assert line["nll"] == pytest.approx(run.judged["nll"], abs=1e-4)
+    assert line["step"] == run.chosen
+    main(["evaluate", str(run.path)])
+    assert said in capsys.readouterr().out
     main(["sample", str(run.path), "-n", "40", "-o", "x.csv"])
+    assert said in capsys.readouterr().out
     header, *rows = (tmp_path / "x.csv").read_text().splitlines()
     assert header == "a,b,c" and len(rows) == 40
     b = np.array([float(row.split(",")[1]) for row in rows])
@@ -126,3 +180,146 @@ def test_other_columns_are_refused(run, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["score", str(run.path), str(path)])
     assert "expected the columns a, b, c in" in capsys.readouterr().err
+
+
+# --- the best weights ---
+
+
+@pytest.fixture
+def small(tmp_path):
+    r"""A table so small, and a rate so high, that its rows are soon known by heart."""
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    np.savetxt(tmp_path / "small.csv", x, delimiter=",")
+    base = table_config(str(tmp_path / "small.csv"))
+    return replace(
+        base,
+        network=Network(width=16, layers=3, confine=3.0),
+        optimization=Optimization(32, 24, 0.03, schedule="constant", ema=0.5),
+        evaluate=4,
+    )
+
+
+JUDGE = TableTask.judge
+
+
+def scripted(monkeypatch, values):
+    r"""Makes the validation NLLs of the next evaluations the given ones."""
+    left = iter(values)
+    fake = lambda *args: {**JUDGE(*args), "nll_validation": next(left)}
+    monkeypatch.setattr(TableTask, "judge", fake)
+
+
+def same(lines):
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def test_the_best_is_read_and_the_last_is_resumed(small, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(done, line):
+        if done == 24 and line:
+            raise Stop
+
+    whole = fit(small, tmp_path / "whole")
+    assert whole.chosen < 24, "expected a run that gets worse before it is stopped"
+    with pytest.raises(Stop):
+        fit(small, tmp_path / "parts", progress=stop)
+    parts = fit(small, tmp_path / "parts", resume=True)
+    assert (parts.step, parts.chosen) == (32, whole.chosen)
+    assert same(parts.metrics) == same(whole.metrics)
+    a, b = (read_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    assert a.best is not None and b.best is not None and a.best.card == b.best.card
+    for x, y in ((a.model, b.model), (a.average, b.average), (a.best.weights, b.best.weights)):
+        assert all(torch.equal(x[k], y[k]) for k in x)
+    # what is read is the best, not the last
+    read = whole.energy.energy.state_dict()
+    assert all(torch.equal(read[k], a.best.weights[k]) for k in read)
+    assert not all(torch.equal(read[k], a.average[k]) for k in read)
+
+
+def test_patience(small, tmp_path, monkeypatch):
+    scripted(monkeypatch, [3.0, 1.0, 2.0, 1.0, 1.5])
+    run = fit(replace(small, patience=2), tmp_path / "run")
+    assert (run.step, run.chosen) == (16, 8)  # as good is not better
+    again = fit(replace(small, patience=2), tmp_path / "run", resume=True)
+    assert (again.step, again.chosen) == (16, 8) and again.metrics == run.metrics
+    scripted(monkeypatch, [3.0, 4.0, 2.0, 4.0, 1.0, 4.0, 0.5, 4.0])
+    run = fit(replace(small, patience=2), tmp_path / "late")
+    assert (run.step, run.chosen) == (32, 28)
+
+
+def test_stopped_at_an_evaluation_it_is_judged_all_the_same(small, tmp_path):
+    def interrupt(at):
+        def progress(done, line):
+            if done == at and not line:
+                signal.raise_signal(signal.SIGINT)
+
+        return progress
+
+    whole = fit(small, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fit(small, tmp_path / "run", progress=interrupt(3))
+    with pytest.raises(
+        ValueError, match=r"chosen by validation rows in .*, got none: .* \(resume it"
+    ):
+        load(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        fit(small, tmp_path / "run", resume=True, progress=interrupt(8))
+    assert load(tmp_path / "run").metrics[-1]["step"] == 8
+    run = fit(small, tmp_path / "run", resume=True)
+    assert same(run.metrics) == same(whole.metrics) and run.chosen == whole.chosen
+
+
+def test_an_nll_that_is_not_finite_is_no_best(small, tmp_path, monkeypatch):
+    scripted(monkeypatch, [3.0, None])
+    with pytest.raises(Diverged, match=r"nll_validation is not finite after step 8; .* kept"):
+        fit(small, tmp_path / "run")
+    assert load(tmp_path / "run").chosen == 4
+
+
+def test_a_changed_file_is_named(small, tmp_path, capsys):
+    run = fit(small, tmp_path / "run")
+    path = tmp_path / "small.csv"
+    path.write_text(path.read_text().replace("1", "2", 1))
+    for call in (run.task, lambda: fit(small, tmp_path / "run", resume=True)):
+        with pytest.raises(
+            ValueError, match=r"expected the rows that were trained on, got others"
+        ):
+            call()
+
+
+# --- the report ---
+
+
+def test_report(run):
+    page = write_report(run).read_text()
+    assert page.count("data:image/png;base64,") == 3 and "://" not in page
+    assert "prefers-color-scheme: dark" in page and "points.csv" in page
+    assert f"weights of step {run.chosen} of 200, the best on the validation rows" in page
+    assert "1600 / 200 / 200" in page and f"{run.judged['nll']:.3f} ±" in page
+    assert f"<td>{run.judged['nll_gaussian']:.3f}</td>" in page
+    for picture in ("pairs.png", "log_density.png", "curves.png"):
+        assert (run.path / picture).stat().st_size > 5000
+    # the row that is least likely of all is the first of the unusual
+    values = run.task().values
+    least = int(run.energy(values).argmax())
+    first = page[page.index("outlier score</th>") :].split("<td>")[1]
+    assert first.startswith(f"{least + 1}<")
+
+
+def test_report_of_odd_tables(tmp_path, capsys):
+    # one column, whose name is HTML and half a formula
+    x = torch.randn(40, generator=torch.Generator().manual_seed(0))
+    x[6] = 30.0
+    path = tmp_path / "odd.csv"
+    path.write_text("\n".join(["<b>$x_$", *(f"{v:.6f}" for v in x)]))
+    small = ("--steps", "2", "--batch", "16", "--width", "8", "--evaluate", "1")
+    out = tmp_path / "r"
+    main(["train", "table", "--data", str(path), *small, "--out", str(out)])
+    assert f"report: {out}/report.html" in capsys.readouterr().out
+    page = (out / "report.html").read_text()
+    assert "<b>" not in page and "<td>7</td>" in page  # the outlier, by its number in the file
+    (out / "report.html").unlink()
+    main(["report", str(out)])
+    assert (out / "report.html").read_text() == page

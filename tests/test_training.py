@@ -1,5 +1,6 @@
 r"""Training into a run folder: resumed runs are the same, and nothing good is lost."""
 
+import errno
 import json
 import math
 import os
@@ -12,11 +13,12 @@ import torch
 
 from dataclasses import replace
 from fokker import training
+from fokker.cli import main
 from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.metrics import evaluate_planar
 from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.report import write_report
-from fokker.runs import load, read_checkpoint
+from fokker.runs import VERSION, load, read_checkpoint
 from fokker.training import Diverged, Interrupted, fit
 
 CONFIG = Config(
@@ -129,6 +131,90 @@ def test_checkpoints_are_whole_and_few(tmp_path):
     assert found == ["step-00000006", "step-00000008"]
 
 
+# --- folders that cannot be written to: refused by the kernel, even to root ---
+
+
+def fails(path, when, how):
+    r"""Trains, does something after the checkpoint of a step, and returns the line of the error."""
+
+    def progress(done, line):
+        if done == when and line:
+            how()
+
+    with pytest.raises(OSError) as caught:
+        fit(WIDE, path, progress=progress)
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+WIDE = replace(CONFIG, network=replace(CONFIG.network, width=64))
+
+
+def same_as_whole(tmp_path):
+    whole, run = fit(WIDE, tmp_path / "whole"), fit(WIDE, tmp_path / "run", resume=True)
+    x = torch.randn(5, 2)
+    assert run.step == 8 and torch.equal(run.energy(x), whole.energy(x))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_out_that_cannot_be_written_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(training, "step_generator", lambda *_: pytest.fail("a step was taken"))
+    for out in ("/proc/fokker", "/proc/version/run"):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "toy", "--data", "moons", "--steps", "1", "--out", out])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert stop.value.code == 2
+        assert line.startswith(
+            f"fokker: expected a run folder that can be written to, got {out}: "
+        )
+        assert line.endswith("; nothing was saved")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_a_disk_that_is_full_keeps_the_last_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    line = fails(folder, 4, lambda: (folder / "metrics.partial").symlink_to("/dev/full"))
+    assert "No space left on device" in line and line.endswith(f"; step 4 is kept in {folder}")
+    assert load(folder).step == 4 and load(folder).metrics[-1]["step"] == 4
+    (folder / "metrics.partial").unlink()
+    same_as_whole(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the size of files")
+def test_a_checkpoint_that_is_cut_short_is_none(tmp_path):
+    import resource
+
+    # the weights are longer than the limit, the metrics are not
+    folder, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        line = fails(folder, 4, limit)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in line and line.endswith(f"; step 4 is kept in {folder}")
+    assert [p.name for p in (folder / "checkpoint").iterdir()] == ["step-00000004"]
+    assert load(folder).step == 4 and load(folder).metrics[-1]["step"] == 4
+    same_as_whole(tmp_path)
+
+
+def test_losing_the_folder_in_the_middle_is_exit_code_2(tmp_path, capsys, monkeypatch):
+    writes, write = [], training.write_checkpoint
+
+    def full(*args):
+        writes.append(args)
+        if len(writes) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002")
+        return write(*args)
+
+    monkeypatch.setattr(training, "write_checkpoint", full)
+    small = ("--steps", "3", "--batch", "16", "--width", "8", "--evaluate", "1")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "toy", "--data", "moons", *small, "--out", str(tmp_path / "r")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and "No space left" in line and "step 1 is kept" in line
+    assert load(tmp_path / "r").step == 1
+
+
 def write(path, text):
     path.write_text(text)
 
@@ -143,7 +229,7 @@ def write(path, text):
                 write(p / "checkpoint.json", '{"version": 99, "step": 1}')
                 for p in (r / "checkpoint").iterdir()
             ],
-            "version 1 or older in .* got version 99; use a newer fokker",
+            f"version {VERSION} or older in .* got version 99; use a newer fokker",
         ),
         (
             lambda r: [write(p / "average.safetensors", "") for p in (r / "checkpoint").iterdir()],
@@ -202,7 +288,7 @@ def test_report(tmp_path, name):
     config = replace(CONFIG, data=ToyData(name))
     run = fit(config, tmp_path / "run")
     page = write_report(run).read_text()
-    assert page.count("data:image/png;base64,") == 3 and "http" not in page
+    assert page.count("data:image/png;base64,") == 3 and "://" not in page
     assert "prefers-color-scheme: dark" in page and "MultiTimeDCD" in page
     assert ("none" in page) == (name == "checkerboard")
     for picture in ("density.png", "field.png", "curves.png"):

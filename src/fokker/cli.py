@@ -52,8 +52,8 @@ class Train:
     """The learning rate; the preset's if not given."""
     clip: float | None = None
     """The largest norm of the gradient; not clipped if not given."""
-    evaluate: int = 500
-    """The number of steps between evaluations and checkpoints."""
+    evaluate: int | None = None
+    """The number of steps between evaluations and checkpoints; the preset's if not given."""
     seed: int = 0
     """The seed of weights, data and noise."""
     device: str = "cpu"
@@ -74,7 +74,7 @@ class Train:
             optimization=replace(base.optimization, **changed),
             seed=self.seed,
             device=self.device,
-            evaluate=self.evaluate,
+            evaluate=base.evaluate if self.evaluate is None else self.evaluate,
         )
 
     def train(self, base: Config, name: str) -> Run:
@@ -117,16 +117,24 @@ class TrainToy(Train):
 
 @dataclass(frozen=True)
 class TrainTable(Train):
-    """Train a density of your own points, and judge it on rows kept aside."""
+    """Train a density of your own points, judge it on rows kept aside and write a report."""
 
     data: Path = Path("points.csv")
     """The file: .csv, .tsv, .npy or .parquet, one point a row."""
-    held_out: float = 0.1
-    """The share of rows kept aside."""
+    held_out: float = 0.2
+    """The share of rows kept aside: half to choose the weights by, half to judge them by."""
+    patience: int = 20
+    """The number of evaluations without a better one after which training stops."""
 
     def run(self) -> None:
-        base = table_config(str(self.data), self.held_out)
+        from .report import write_report
+
+        base = replace(table_config(str(self.data), self.held_out), patience=self.patience)
         run = self.train(base, f"{self.data.stem}-{self.seed}")
+        if run.step < run.config.optimization.steps:
+            print(f"stopped after step {run.step}: {self.patience} evaluations brought no better")
+        print(f"{judgement(run.judged)}\nby {run.weights}")
+        print(f"report: {write_report(run)}")
         print(f"scores of points: fokker score {run.path} {self.data}")
 
 
@@ -142,8 +150,10 @@ def judgement(line: dict[str, Any]) -> str:
     form = lambda key, how: "none" if line.get(key) is None else format(line[key], how)
     if "nll_gaussian" in line:
         return (
-            f"step {line['step']}: NLL {form('nll', '.4f')} ± {form('nll_error', '.4f')} nats"
-            f" (a Gaussian: {form('nll_gaussian', '.4f')}), effective share {form('ess', '.1%')}"
+            f"step {line['step']}: NLL training {form('nll_train', '.3f')}, validation"
+            f" {form('nll_validation', '.3f')}, test {form('nll', '.3f')} ±"
+            f" {form('nll_error', '.3f')} nats (a Gaussian: {form('nll_gaussian', '.3f')}),"
+            f" effective share {form('ess', '.1%')}"
         )
     return (
         f"step {line['step']}: Fisher gap {form('fisher_gap', '.2%')}, KL {form('kl', '.4f')} nats,"
@@ -153,7 +163,7 @@ def judgement(line: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge a trained run: against the exact density, or on the rows kept aside."""
+    """Judge a trained run: against the exact density, or on the test rows."""
 
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
@@ -161,13 +171,13 @@ class Evaluate:
     """Print JSON."""
 
     def run(self) -> None:
-        from .tasks import TableEnergy, task_of
+        from .tasks import TableEnergy
 
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
         device = torch.device(run.config.device)
-        line = {"step": run.step, **task_of(run.config).judge(energy.to(device), device)}
-        print(json.dumps(line) if self.json else judgement(line))
+        line = {"step": run.chosen, **run.task().judge(energy.to(device), device)}
+        print(json.dumps(line) if self.json else f"{judgement(line)}\nby {run.weights}")
 
 
 @dataclass(frozen=True)
@@ -183,9 +193,10 @@ class Score:
 
     def run(self) -> None:
         from .data.table import read_table
-        from .tasks import TableEnergy
+        from .tasks import TableEnergy, energies
 
-        energy = load(self.run_folder).energy
+        run = load(self.run_folder)
+        energy = run.energy
         if not isinstance(energy, TableEnergy):
             raise ValueError(f"expected a run on a table, got {self.run_folder}, one on a 2-D set")
         table = read_table(self.points)
@@ -194,10 +205,11 @@ class Score:
                 f"expected the columns {', '.join(energy.columns)} in {self.points},"
                 f" got {', '.join(table.columns)}"
             )
-        log_density, outlier = -energy(table.values), energy.outlier_score(table.values)
+        log_density = -energies(energy, table.values, torch.device("cpu"))
+        outlier = energy.outlier_score(table.values)
         lines = [f"{a:.6g},{b:.6g}" for a, b in zip(log_density, outlier, strict=True)]
         self.out.write_text("\n".join(["log_density,outlier", *lines]) + "\n")
-        print(f"{len(lines)} points: {self.out}")
+        print(f"{len(lines)} points: {self.out}, by {run.weights}")
 
 
 @dataclass(frozen=True)
@@ -214,26 +226,19 @@ class Sample:
     """The file of the points: .csv or .npy."""
 
     def run(self) -> None:
-        from .samplers import MALA, Annealed, geometric
         from .tasks import TableEnergy
 
         if self.out.suffix not in {".csv", ".npy"}:
             raise ValueError(f"expected --out to end in .csv or .npy, got {self.out}")
         checks.positive_integer(n=self.n)
-        energy = load(self.run_folder).energy
-        table = energy if isinstance(energy, TableEnergy) else None
-        inner, dim = (energy, 2) if table is None else (table.energy, len(table.columns))
-        generator = torch.Generator().manual_seed(self.seed)
-        start = torch.randn(self.n, dim, generator=generator)
-        sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
-        x = sampler.run(inner, start, 200, generator).samples[-1]
-        x = (x if table is None else table.standardize.inverse(x)).numpy()
+        run = load(self.run_folder)
+        x = run.sample(self.n, self.seed).numpy()
         if self.out.suffix == ".npy":
             np.save(self.out, x)
         else:
-            names = ("x0", "x1") if table is None else table.columns
+            names = run.energy.columns if isinstance(run.energy, TableEnergy) else ("x0", "x1")
             np.savetxt(self.out, x, delimiter=",", header=",".join(names), comments="")
-        print(f"{self.n} points: {self.out}")
+        print(f"{self.n} points: {self.out}, by {run.weights}")
 
 
 @dataclass(frozen=True)

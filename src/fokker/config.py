@@ -6,7 +6,7 @@ a field admits several classes (an objective, a diffusion, ...) the table says w
 key, a wrong type or an unknown kind is an error that names the place and what was expected.
 """
 
-__all__ = ["Config", "Network", "Optimization", "TableData", "ToyData", "dumps", "loads"]
+__all__ = ["Config", "Network", "Optimization", "TableData", "ToyData", "dumps", "encode", "loads"]
 
 import dataclasses
 import difflib
@@ -51,8 +51,9 @@ class TableData:
 
     path: str
     """The file: .csv, .tsv, .npy or .parquet."""
-    held_out: float = 0.1
-    """The share of rows kept aside for evaluation."""
+    held_out: float = 0.2
+    """The share of rows kept aside: one half to choose the weights by (validation), the other to
+    judge them by (test)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
@@ -127,9 +128,19 @@ class Config:
     """The device to train on."""
     evaluate: int = 500
     """The number of steps between evaluations and checkpoints."""
+    patience: int | None = None
+    """For a table, the number of evaluations without a better one on the validation rows after
+    which training stops; it goes on to the last step if not given."""
 
     def __post_init__(self) -> None:
         checks.positive_integer(evaluate=self.evaluate)
+        if self.patience is not None:
+            checks.positive_integer(patience=self.patience)
+            if not isinstance(self.data, TableData):
+                raise ValueError(
+                    "expected patience only for a table, which has validation rows, got"
+                    f" {self.patience} for {self.data}"
+                )
 
 
 # the classes that are saved with a kind, by name

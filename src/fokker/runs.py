@@ -5,17 +5,21 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, and the judgement
 `checkpoint/step-K/`   `model.safetensors` and `average.safetensors` (the weights and their
                        moving average), `training.pt` (optimizer and objective state: tensors
-                       only, read with `weights_only`), `checkpoint.json` (version and step)
-`table.json`           for a table: columns, mean, std, log Z and the energies of the rows kept
-                       aside
-`report.html`          the report (`fokker.report`), for a 2-D set
+                       only, read with `weights_only`), `checkpoint.json` (version and step);
+                       for a table also `best.safetensors` and `best.json`, the average with the
+                       least validation NLL so far: its step, that NLL, columns, mean, std, log Z
+                       and the energies of the test rows
+`report.html`          the report (`fokker.report`)
 =====================  ======================================================================
 
 A checkpoint is written beside its place and renamed into it once it is whole and on disk, so what
 is there is whole. The last two are kept. Nothing is unpickled but tensors.
+
+A run is read with the weights that its task chooses: the last average on a 2-D set, whose points
+are fresh forever, and the best one on a table. Training goes on from the last ones in any case.
 """
 
-__all__ = ["VERSION", "Checkpoint", "Run", "load", "read_checkpoint", "write_checkpoint"]
+__all__ = ["VERSION", "Best", "Checkpoint", "Run", "load", "read_checkpoint", "write_checkpoint"]
 
 import json
 import os
@@ -33,12 +37,22 @@ from typing import Any, NamedTuple
 from . import config as configs
 from .config import Config, TableData
 from .energies import Energy
-from .tasks import TableEnergy
+from .samplers import MALA, Annealed, geometric
+from .tasks import TableEnergy, Task, task_of
 
-VERSION = 1  # of the layout above
+VERSION = 2  # of the layout above
 KEEP = 2  # checkpoints
 # what reading a damaged or hostile checkpoint may raise
 BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, EOFError, OSError, UnpicklingError)
+
+
+class Best(NamedTuple):
+    r"""The averaged weights that a run is read with, where its task chooses among them."""
+
+    step: int
+    value: float  # the criterion, of which this is the least
+    weights: dict[str, Tensor]
+    card: dict[str, Any]  # what reading them needs
 
 
 class Checkpoint(NamedTuple):
@@ -48,6 +62,7 @@ class Checkpoint(NamedTuple):
     model: dict[str, Tensor]
     average: dict[str, Tensor]
     training: dict[str, Any]  # tensors, numbers, lists and dicts of them
+    best: Best | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,45 @@ class Run:
     config: Config
     energy: Energy  # of the averaged weights, (B, d) -> (B), in the units of the data
     step: int  # steps done
+    chosen: int  # the step whose weights these are: the last, or the best on validation rows
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
+
+    @property
+    def weights(self) -> str:
+        r"""Which weights these are, in words."""
+        if not isinstance(self.energy, TableEnergy):
+            return f"the weights of step {self.chosen}, the last"
+        return f"the weights of step {self.chosen} of {self.step}, the best on the validation rows"
+
+    @property
+    def judged(self) -> dict[str, Any]:
+        r"""The line of the metrics that judges these weights, or the newest before them."""
+        return next((m for m in reversed(self.metrics) if m["step"] <= self.chosen), {})
+
+    def task(self) -> Task:
+        r"""Returns the task of the run, with the rows that it was trained on."""
+        task = task_of(self.config)
+        if isinstance(self.energy, TableEnergy):
+            task.check(self.energy.card)
+        return task
+
+    def sample(self, n: int, seed: int = 0) -> Tensor:
+        r"""Returns n points of the learned density, :math:`(n, D)`, in the units of the data: by MALA
+        from a wide Gaussian cooled down (`fokker.samplers.annealed` says what that bends)."""
+        table = self.energy if isinstance(self.energy, TableEnergy) else None
+        inner, dim = (self.energy, 2) if table is None else (table.energy, len(table.columns))
+        generator = torch.Generator().manual_seed(seed)
+        start = torch.randn(n, dim, generator=generator)
+        sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
+        x = sampler.run(inner, start, 200, generator).samples[-1]
+        return x if table is None else table.standardize.inverse(x)
+
+
+def write_text(path: Path, text: str) -> None:
+    r"""Writes a text file, whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -67,16 +120,12 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     target = root / f"step-{checkpoint.step:08d}"
     partial = root / f".partial-{checkpoint.step:08d}"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    whole = lambda tensors: {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    save_file(whole(checkpoint.model), partial / "model.safetensors")
-    save_file(whole(checkpoint.average), partial / "average.safetensors")
-    torch.save(checkpoint.training, partial / "training.pt")
-    header = {"version": VERSION, "step": checkpoint.step}
-    (partial / "checkpoint.json").write_text(json.dumps(header))
-    for file in partial.iterdir():
-        with file.open("rb+") as handle:
-            os.fsync(handle.fileno())
+    try:
+        partial.mkdir(parents=True)
+        write_parts(partial, checkpoint)
+    except (OSError, SafetensorError, RuntimeError) as error:  # a full disk has many names
+        shutil.rmtree(partial, ignore_errors=True)
+        raise OSError(f"{target}: {first_line(error)}") from error
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)
@@ -85,9 +134,32 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     return target
 
 
+def write_parts(folder: Path, checkpoint: Checkpoint) -> None:
+    r"""Writes the files of a checkpoint, down to the disk."""
+    whole = lambda tensors: {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    save_file(whole(checkpoint.model), folder / "model.safetensors")
+    save_file(whole(checkpoint.average), folder / "average.safetensors")
+    torch.save(checkpoint.training, folder / "training.pt")
+    if checkpoint.best is not None:
+        step, least, weights, card = checkpoint.best
+        save_file(whole(weights), folder / "best.safetensors")
+        content = {"step": step, "value": least, "card": card}
+        (folder / "best.json").write_text(json.dumps(content, allow_nan=False))
+    header = {"version": VERSION, "step": checkpoint.step}
+    (folder / "checkpoint.json").write_text(json.dumps(header))
+    for file in folder.iterdir():
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def broken(path: Path, error: Exception) -> ValueError:
-    why = (str(error).splitlines() or [type(error).__name__])[0]
-    return ValueError(f"expected a whole checkpoint in {path}, got a broken one: {why}")
+    return ValueError(
+        f"expected a whole checkpoint in {path}, got a broken one: {first_line(error)}"
+    )
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -110,22 +182,35 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             f" {version}; use a newer fokker"
         )
     try:
+        best = None
+        if (path / "best.json").exists():
+            said = json.loads((path / "best.json").read_text())
+            weights = load_file(path / "best.safetensors")
+            best = Best(int(said["step"]), float(said["value"]), weights, said["card"])
         return Checkpoint(
             step,
             load_file(path / "model.safetensors"),
             load_file(path / "average.safetensors"),
             torch.load(path / "training.pt", map_location="cpu", weights_only=True),
+            best,
         )
     except BROKEN as error:
         raise broken(path, error) from None
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    r"""Reads the lines of `metrics.jsonl`; none if there is no such file."""
+def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
+    r"""Writes the lines of `metrics.jsonl`."""
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
+    r"""Reads the lines of `metrics.jsonl` up to a step; none if there is no such file. What was
+    judged after the last checkpoint is judged anew."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if line["step"] <= step]
 
 
 def read_config(folder: Path) -> Config:
@@ -141,14 +226,6 @@ def build(config: Config, dim: int) -> Energy:
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         return config.network.build(dim)
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    r"""Reads the `table.json` of a run on a table."""
-    path = folder / "table.json"
-    if not path.exists():
-        raise ValueError(f"expected a {path.name} in the run folder {folder}, got none")
-    return json.loads(path.read_text())
 
 
 def load(path: str | Path) -> Run:
@@ -172,16 +249,23 @@ def load(path: str | Path) -> Run:
         raise ValueError(f"expected a run folder, got {folder}, which does not exist")
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)
-    card = read_card(folder) if isinstance(config.data, TableData) else None
-    energy = build(config, 2 if card is None else len(card["columns"]))
+    best = checkpoint.best
+    if best is None and isinstance(config.data, TableData):
+        raise ValueError(
+            f"expected weights chosen by validation rows in {folder}, got none: it was stopped"
+            " before its first evaluation (resume it), or made by an older fokker (train it again)"
+        )
+    energy = build(config, 2 if best is None else len(best.card["columns"]))
     try:
-        energy.load_state_dict(checkpoint.average)
+        energy.load_state_dict(checkpoint.average if best is None else best.weights)
     except RuntimeError as error:
         raise ValueError(
             f"expected weights of the network in {folder / 'config.toml'}, got others: "
             + str(error).splitlines()[-1].strip()
         ) from None
-    if card is not None:
-        energy = TableEnergy(energy, card)
+    if best is not None:
+        energy = TableEnergy(energy, best.card)
     energy.requires_grad_(False)
-    return Run(folder, config, energy, checkpoint.step, read_metrics(folder))
+    chosen = checkpoint.step if best is None else best.step
+    lines = read_metrics(folder, checkpoint.step)
+    return Run(folder, config, energy, checkpoint.step, chosen, lines)

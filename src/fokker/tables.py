@@ -181,8 +181,32 @@ def render(text: str, root: Path) -> str:
         "toy-full": lambda: results.markdown(TOY_HEADER, toy_rows(rows("toy"))),
         "mixtures": lambda: mixture_matrix(rows("mixtures")),
         "step-time": lambda: results.markdown(STEP_HEADER, step_rows(rows("step_time"))),
+        "demo": lambda: demo_table(root / "results/demo.json"),
     }
     return results.render(text, tables)
+
+
+DEMO_HEADER = ("machine", "clone", "install", "demo", "in all", "Fisher gap %", "KL", "off %")
+
+
+def demo_table(path: Path) -> str:
+    r"""Returns the table of a newcomer's first picture, or how to measure it."""
+    if not path.exists():
+        return (
+            "Not measured yet: `python benchmarks/first_picture.py --out results/demo.json` does."
+        )
+    content = results.load(path)
+    lines = [
+        [
+            content["hardware"],
+            *(f"{row[f'{part}_seconds']:.0f} s" for part in ("clone", "install", "demo", "total")),
+            f"{100 * row['fisher_gap']:.2g}",
+            f"{row['kl']:.2g}",
+            f"{100 * row['off_mass']:.2g}",
+        ]
+        for row in content["rows"]
+    ]
+    return results.markdown(DEMO_HEADER, lines)
 
 
 STEP_HEADER = (

@@ -3,21 +3,24 @@ r"""Tasks: what a run is trained on, and how it is judged.
 A 2-D set has an exact density: `ToyTask` draws fresh points forever and judges by Fisher gap, KL and
 mass off the data (`fokker.metrics`).
 
-A table has rows: `TableTask` standardizes them, keeps a share aside, and judges by what can be known
-without a truth, on the rows kept aside,
+A table has few rows, which a network soon knows by heart. `TableTask` standardizes them and splits
+them in three: training rows; **validation** rows, by which the weights that a run keeps are chosen;
+and **test** rows, by which those are judged. The least of many numbers is too good, so the NLL on the
+rows that choose is no measure of a model; that on rows which took no part in it is. It judges by what
+can be known without a truth,
 
 .. math:: \mathrm{NLL} = \mathbb{E} \, E(z) + \log Z + \sum_d \log s_d
 
 in nats and in the units of the file, beside that of a single Gaussian. Z is estimated by importance
-sampling from Gaussians about the training rows, blurred at three widths; `ess`, the effective share
-of that sample, says whether to believe it (a few percent or more). A point's **outlier score** is the
-share of the rows kept aside that are more likely than it: near 1 for an outlier.
+sampling from Gaussians about the training rows, blurred at three widths, and a wide one, which finds
+what mass is far from all rows; `ess`, the effective share of that sample, says whether to believe it
+(a few percent or more). A point's **outlier score** is the share of the test rows that are more
+likely than it: near 1 for an outlier.
 """
 
-__all__ = ["TableTask", "Task", "ToyTask", "task_of"]
+__all__ = ["TableEnergy", "TableTask", "Task", "ToyTask", "energies", "task_of"]
 
 import abc
-import json
 import math
 import torch
 
@@ -37,12 +40,14 @@ from .metrics import evaluate_planar, log_normalizer, score_matching_loss
 CENTERS = 200  # training rows in the proposal for Z
 DRAWS = 8000  # points of the importance sample
 WIDTH = 0.3  # of the Gaussians about them, in standard deviations of the data
+FAR, REACH = 0.2, 3.0  # the share of the wide Gaussian in it, and its width
 
 
 class Task(abc.ABC):
     r"""Abstract task."""
 
     dim: int  # of a point
+    criterion: str | None = None  # the judgement whose least value chooses; None for the last
 
     @abc.abstractmethod
     def batch(self, n: int, generator: torch.Generator) -> Tensor:
@@ -52,8 +57,12 @@ class Task(abc.ABC):
     def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
         r"""Returns how good an energy is; `None` where there is no answer."""
 
-    def record(self, folder: Path, energy: Energy, device: torch.device) -> None:  # noqa: B027
-        r"""Writes what reading the run needs beside its weights; nothing by default."""
+    def card(self, energy: Energy, device: torch.device) -> dict[str, Any]:
+        r"""Returns what reading the run needs beside its weights, in the types of JSON."""
+        return {}
+
+    def check(self, card: dict[str, Any]) -> None:  # noqa: B027
+        r"""Raises unless the data is what it was when a card was made."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,25 @@ class TableTask(Task):
         seed: The seed of the split.
     """
 
+    criterion = "nll_validation"
+
     def __init__(self, data: TableData, seed: int) -> None:
-        table = read_table(Path(data.path))
-        train, held = split(table.values, data.held_out, seed)
-        self.columns, self.dim = table.columns, train.shape[1]
+        table, self.path = read_table(Path(data.path)), data.path
+        self.columns, self.values = table.columns, table.values
+        self.dim = len(table.columns)
+        rows = split(len(table.values), data.held_out, seed)
+        self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
+        train, validation, test = (table.values[which] for which in rows)
         self.standardize = Standardize.fit(train, table.columns)
-        self.train, self.held = self.standardize(train), self.standardize(held)
+        self.train, self.validation, self.test = map(self.standardize, (train, validation, test))
+
+    def check(self, card: dict[str, Any]) -> None:
+        mine, said = self.standardize, (*card["mean"], *card["std"])
+        # a sum may round in another order
+        near = lambda a, b, s: abs(a - b) <= 1e-9 * s
+        same = tuple(card["columns"]) == self.columns
+        if not (same and all(map(near, mine.mean + mine.std, said, 2 * mine.std))):
+            raise ValueError(f"expected the rows that were trained on, got others in {self.path}")
 
     def batch(self, n: int, generator: torch.Generator) -> Tensor:
         rows = self.train.to(generator.device)
@@ -94,44 +116,62 @@ class TableTask(Task):
     def normalizer(self, energy: EnergyLike, device: torch.device) -> tuple[float, float, float]:
         r"""Returns :math:`\log Z` in standardized units, its standard error and the effective share."""
         centers = self.train[:CENTERS].to(device)
+        means = torch.cat((centers, centers.new_zeros(1, self.dim)))
+        variances, shares = means.new_full((2, len(means)), 1.0)
+        variances[:-1], variances[-1] = WIDTH**2, REACH**2
+        shares[:-1], shares[-1] = (1 - FAR) / len(centers), FAR
+        covariances = variances[:, None, None] * torch.eye(self.dim, device=device)
+        proposal = GaussianMixture(means, covariances, shares)
         generator = torch.Generator(device).manual_seed(0)
-        found = log_normalizer(energy, GaussianMixture(centers, WIDTH**2), DRAWS, generator)
-        log_z, error, ess = (float(v) for v in found)
+        log_z, error, ess = map(float, log_normalizer(energy, proposal, DRAWS, generator))
         return log_z, error, ess
 
+    def gaussian(self, points: Tensor) -> float:
+        r"""Returns the NLL of standardized points under the Gaussian with the moments of the training
+        rows, in the units of the file; NaN if a column follows from others, or rows are too few."""
+        x, train = points.double(), self.train.double()
+        factor, failed = torch.linalg.cholesky_ex(torch.cov(train.T).reshape(self.dim, self.dim))
+        if failed or factor.diagonal().min() < 1e-6:  # no more than the digits of float32
+            return math.nan
+        z = torch.linalg.solve_triangular(factor, (x - train.mean(0)).T, upper=False)
+        constant = self.dim * math.log(2 * math.pi) / 2 + self.standardize.log_volume
+        return float(z.square().sum(0).mean() / 2 + factor.diagonal().log().sum()) + constant
+
     def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
-        held = self.held.to(device)
         log_z, error, ess = self.normalizer(energy, device)
-        with torch.no_grad():
-            e = value(energy, held).double()
-        covariance = torch.cov(self.train.double().T).reshape(self.dim, self.dim)
-        normal = torch.distributions.MultivariateNormal(self.train.double().mean(0), covariance)
-        gaussian = -normal.log_prob(self.held.double()).mean()
+        shift = log_z + self.standardize.log_volume
+        # as many training rows as validation rows, which come in random order
+        train = energies(energy, self.train[: len(self.validation)], device)
+        validation = energies(energy, self.validation, device)
+        test = energies(energy, self.test, device)
         generator = torch.Generator(device).manual_seed(0)
-        sm = score_matching_loss(energy, held, Hutchinson(4), generator)
-        volume = self.standardize.log_volume
         line = {
-            "sm_loss": sm,
-            "nll": float(e.mean()) + log_z + volume,
-            "nll_error": math.hypot(error, float(e.std()) / math.sqrt(len(e))),
-            "nll_gaussian": float(gaussian) + volume,
+            "sm_loss": score_matching_loss(energy, self.test.to(device), Hutchinson(4), generator),
+            "nll_train": float(train.mean()) + shift,
+            "nll_validation": float(validation.mean()) + shift,
+            "nll": float(test.mean()) + shift,
+            "nll_error": math.hypot(error, float(test.std()) / math.sqrt(len(test))),
+            "nll_gaussian": self.gaussian(self.test),
             "ess": ess,
         }
         return {k: v if math.isfinite(v) else None for k, v in line.items()}
 
-    def record(self, folder: Path, energy: Energy, device: torch.device) -> None:
-        with torch.no_grad():
-            e = value(energy, self.held.to(device)).double().cpu()
-        content = {
+    def card(self, energy: Energy, device: torch.device) -> dict[str, Any]:
+        return {
             "columns": list(self.columns),
             "mean": list(self.standardize.mean),
             "std": list(self.standardize.std),
             "log_z": self.normalizer(energy, device)[0],
-            "energies": sorted(e.tolist()),  # of the rows kept aside, in standardized units
+            # of the test rows, in standardized units
+            "energies": energies(energy, self.test, device).sort().values.tolist(),
         }
-        partial = folder / "table.partial"
-        partial.write_text(json.dumps(content, allow_nan=False))
-        partial.replace(folder / "table.json")
+
+
+def energies(energy: EnergyLike, points: Tensor, device: torch.device) -> Tensor:
+    r"""Returns the energies of points, :math:`(N, D) \to (N)`, in float64 on the CPU."""
+    with torch.no_grad():
+        parts = [value(energy, part.to(device)) for part in points.split(8192)]
+    return torch.cat(parts).double().cpu()
 
 
 def task_of(config: Config) -> Task:
@@ -148,12 +188,12 @@ class TableEnergy(Energy):
 
     Arguments:
         energy: The energy of standardized points.
-        card: The content of `table.json`.
+        card: What `TableTask.card` returned of it.
     """
 
     def __init__(self, energy: Energy, card: dict[str, Any]) -> None:
         super().__init__()
-        self.energy, self.columns = energy, tuple(card["columns"])
+        self.energy, self.card, self.columns = energy, card, tuple(card["columns"])
         self.standardize = Standardize(tuple(card["mean"]), tuple(card["std"]))
         self.log_z, self.reference = float(card["log_z"]), list(card["energies"])
 
@@ -162,8 +202,7 @@ class TableEnergy(Energy):
         return value(self.energy, self.standardize(x)) + shift
 
     def outlier_score(self, x: Tensor) -> Tensor:
-        r"""Returns the share of the rows kept aside that are more likely than each point."""
-        with torch.no_grad():
-            e = value(self.energy, self.standardize(x)).double().cpu()
+        r"""Returns the share of the test rows that are more likely than each point."""
+        e = energies(self.energy, self.standardize(x), x.device)
         reference = torch.tensor(self.reference, dtype=torch.float64)
         return torch.searchsorted(reference, e).double() / len(reference)

@@ -6,12 +6,12 @@ seed and k, so a run that was stopped and resumed takes the very steps it would 
 the result is the same bit for bit.
 
 Once every `evaluate` steps the run is judged and saved. A loss that is not finite stops it there;
-what was saved last is kept.
+what was saved last is kept. On a table the weights that do best on the validation rows are kept
+beside the last, and training stops once `patience` evaluations have brought no better ones.
 """
 
 __all__ = ["Diverged", "Interrupted", "fit"]
 
-import json
 import math
 import signal
 import threading
@@ -25,7 +25,9 @@ from torch import Tensor
 from typing import Any
 
 from .config import Config, dumps
+from .energies import Energy
 from .runs import (
+    Best,
     Checkpoint,
     Run,
     build,
@@ -34,9 +36,11 @@ from .runs import (
     read_config,
     read_metrics,
     write_checkpoint,
+    write_metrics,
+    write_text,
 )
 from .stack import decay_at, rate_at
-from .tasks import task_of
+from .tasks import Task, task_of
 
 Progress = Callable[[int, dict[str, Any]], None]
 
@@ -77,6 +81,38 @@ def stop_requests() -> Generator[list[int], None, None]:
             signal.signal(kind, handler)
 
 
+def kept(folder: Path, step: int) -> str:
+    return f"step {step} is kept in {folder}" if step else "nothing was saved"
+
+
+@contextmanager
+def writing(folder: Path, step: int) -> Generator[None, None, None]:
+    r"""Says which run folder could not be written to, and the step that was saved there last."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"expected a run folder that can be written to, got {folder}: {error};"
+            f" {kept(folder, step)}"
+        ) from error
+
+
+def better(best: Best | None, line: dict[str, Any], task: Task, energy: Energy) -> Best | None:
+    r"""Returns the weights to read the run with after a judgement: those judged, if they are better;
+    none where the task does not choose."""
+    if task.criterion is None:
+        return None
+    if line[task.criterion] is None:
+        raise Diverged(
+            f"{task.criterion} is not finite after step {line['step']}; what was saved before is kept"
+        )
+    if best is not None and best.value <= line[task.criterion]:
+        return best
+    weights = {name: v.detach().cpu().clone() for name, v in energy.state_dict().items()}
+    device = next(iter(energy.parameters())).device
+    return Best(line["step"], line[task.criterion], weights, task.card(energy, device))
+
+
 def fit(
     config: Config,
     out: str | Path,
@@ -99,7 +135,7 @@ def fit(
     average = [v.detach().clone() for v in energy.state_dict().values()]
     betas = (optimization.beta1, optimization.beta2)
     adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas)
-    start, before, lines, state = 0, 0.0, [], None
+    start, before, lines, state, best = 0, 0.0, [], None, None
 
     # the folder: a new one, or what was left there
     if resume:
@@ -109,12 +145,15 @@ def fit(
                 " resume without changes, or train into a new folder"
             )
         saved = read_checkpoint(folder)
+        best = saved.best
+        if best is not None:
+            task.check(best.card)
         energy.load_state_dict(saved.model)
         average = [saved.average[name].to(device) for name in energy.state_dict()]
         adam.load_state_dict(saved.training["adam"])
         state = objective.restore([t.to(device) for t in saved.training["state"]])
         start = saved.step
-        lines = [line for line in read_metrics(folder) if line["step"] <= start]
+        lines = read_metrics(folder, start)
         before = lines[-1]["seconds"] if lines else 0.0
     else:
         if (folder / "config.toml").exists():
@@ -122,24 +161,29 @@ def fit(
                 f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
                 " with it, or another --out"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.toml").write_text(dumps(config))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        text = dumps(config)
+        with writing(folder, start):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / "config.toml", text)
+    with writing(folder, start):
+        write_metrics(folder, lines)
 
     def averaged() -> dict[str, Tensor]:
         return dict(zip(energy.state_dict(), average, strict=True))
 
-    def save(step: int) -> Path:
-        training = {"adam": adam.state_dict(), "state": list(state or ())}
-        return write_checkpoint(
-            folder, Checkpoint(step, energy.state_dict(), averaged(), training)
-        )
+    def patient() -> bool:
+        if best is None or config.patience is None:
+            return True
+        return sum(line["step"] > best.step for line in lines) < config.patience
 
     shadow = build(config, task.dim).to(device).requires_grad_(False)
     finite, last = torch.ones((), dtype=torch.bool, device=device), math.nan
     clock, saved_at = time.perf_counter(), start
     with stop_requests() as stops:
         for k in range(start, optimization.steps):
+            if not patient():
+                break
+
             # one step
             generator = step_generator(config, k)
             x = task.batch(optimization.batch, generator)
@@ -160,30 +204,34 @@ def fit(
             progress(done, {})
 
             # judge, save, stop
-            if done % config.evaluate == 0 or done == optimization.steps or stops:
+            due = done % config.evaluate == 0 or done == optimization.steps
+            stopping = bool(stops)
+            if due or stopping:
                 sound = all(bool(torch.isfinite(p).all()) for p in energy.parameters())
                 if not (finite and sound):
-                    kept = (
-                        f"step {saved_at} is kept in {folder}" if saved_at else "nothing was saved"
-                    )
                     raise Diverged(
                         f"the loss or a weight is not finite within steps {saved_at + 1} to {done}"
-                        f" (last finite loss {last:.4g}); {kept}. Try a lower rate, clip=1, or the"
-                        " preset fokker"
+                        f" (last finite loss {last:.4g}); {kept(folder, saved_at)}. Try a lower"
+                        " rate, clip=1, or the preset fokker"
                     )
                 last = float(result.loss.detach())
-                shadow.load_state_dict(averaged())
                 line: dict[str, Any] = {"step": done, "loss": last, "rate": rate}
-                line |= {name: float(v) for name, v in result.info.items()}
-                if not stops:
+                if due:
+                    shadow.load_state_dict(averaged())
+                    line |= {name: float(v) for name, v in result.info.items()}
                     line |= task.judge(shadow, device)
                     line["seconds"] = round(before + time.perf_counter() - clock, 3)
-                    with (folder / "metrics.jsonl").open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                task.record(folder, shadow, device)
-                save(done)
+                    lines.append(line)
+                    best = better(best, line, task, shadow)
+                training = {"adam": adam.state_dict(), "state": list(state or ())}
+                with writing(folder, saved_at):
+                    write_metrics(folder, lines)
+                    write_checkpoint(
+                        folder,
+                        Checkpoint(done, energy.state_dict(), averaged(), training, best),
+                    )
                 saved_at = done
                 progress(done, line)
-            if stops:
+            if stopping:
                 raise Interrupted(folder, done)
     return load(folder)

@@ -204,17 +204,18 @@ class Standardize:
         return torch.tensor((self.mean, self.std), dtype=torch.float64, device=x.device)
 
 
-def split(values: Tensor, held_out: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
-    r"""Splits points at random into those to train on and those held out, at least one in each.
+def split(n: int, held_out: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Splits rows at random into those to train on, those to choose by (validation) and those to
+    judge by (test), at least one in each. Returns their indices, from 0.
 
     Arguments:
-        values: The points, with shape :math:`(N, *)`.
-        held_out: The fraction to hold out, above 0 and below 1.
-        seed: The seed, which with N and the fraction determines the rows.
+        n: The number of rows.
+        held_out: The fraction to hold out, above 0 and below 1: one half of it each for validation
+            and test.
+        seed: The seed, which with n and the fraction determines the rows.
     """
-    n = len(values)
-    if not (0 < held_out < 1 and n >= 2):
-        raise ValueError(f"expected 0 < held_out < 1 of 2 rows or more, got {held_out!r} of {n}")
-    k = min(max(round(held_out * n), 1), n - 1)
+    if not (0 < held_out < 1 and n >= 3):
+        raise ValueError(f"expected 0 < held_out < 1 of 3 rows or more, got {held_out!r} of {n}")
+    k = min(max(round(held_out * n), 2), n - 1)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return values[order[k:]], values[order[:k]]
+    return order[k:], order[: k // 2], order[k // 2 : k]
