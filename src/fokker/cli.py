@@ -52,6 +52,8 @@ class Train:
     """The learning rate; the preset's if not given."""
     clip: float | None = None
     """The largest norm of the gradient; not clipped if not given."""
+    compile: bool = False
+    """Compile the training step: tens of seconds once, then faster steps."""
     evaluate: int | None = None
     """The number of steps between evaluations and checkpoints; the preset's if not given."""
     seed: int = 0
@@ -74,6 +76,7 @@ class Train:
             optimization=replace(base.optimization, **changed),
             seed=self.seed,
             device=self.device,
+            compile=self.compile,
             evaluate=base.evaluate if self.evaluate is None else self.evaluate,
         )
 

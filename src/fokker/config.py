@@ -126,6 +126,8 @@ class Config:
     """The seed of the weights, the data and the noise."""
     device: str = "cpu"
     """The device to train on."""
+    compile: bool = False
+    """Whether the training step is compiled: worth its seconds on long runs, see `fokker.step`."""
     evaluate: int = 500
     """The number of steps between evaluations and checkpoints."""
     patience: int | None = None

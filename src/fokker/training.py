@@ -40,6 +40,7 @@ from .runs import (
     write_text,
 )
 from .stack import decay_at, rate_at
+from .step import Step
 from .tasks import Task, task_of
 
 Progress = Callable[[int, dict[str, Any]], None]
@@ -135,6 +136,7 @@ def fit(
     average = [v.detach().clone() for v in energy.state_dict().values()]
     betas = (optimization.beta1, optimization.beta2)
     adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas)
+    step = Step(energy, objective, config.compile)
     start, before, lines, state, best = 0, 0.0, [], None, None
 
     # the folder: a new one, or what was left there
@@ -187,9 +189,8 @@ def fit(
             # one step
             generator = step_generator(config, k)
             x = task.batch(optimization.batch, generator)
-            result = objective(energy, x, state, generator)
-            adam.zero_grad()
-            result.loss.backward()
+            result = step(x, state, generator)
+            result.assign(energy)
             if optimization.clip is not None:
                 torch.nn.utils.clip_grad_norm_(energy.parameters(), optimization.clip)
             rate = rate_at(k, optimization)
@@ -199,7 +200,7 @@ def fit(
             with torch.no_grad():
                 for a, p in zip(average, energy.state_dict().values(), strict=True):
                     a.lerp_(p, 1 - decay_at(k, optimization))
-            finite &= torch.isfinite(result.loss.detach())
+            finite &= torch.isfinite(result.loss)
             done = k + 1
             progress(done, {})
 
@@ -214,7 +215,7 @@ def fit(
                         f" (last finite loss {last:.4g}); {kept(folder, saved_at)}. Try a lower"
                         " rate, clip=1, or the preset fokker"
                     )
-                last = float(result.loss.detach())
+                last = float(result.loss)
                 line: dict[str, Any] = {"step": done, "loss": last, "rate": rate}
                 if due:
                     shadow.load_state_dict(averaged())
