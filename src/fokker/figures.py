@@ -19,7 +19,13 @@ LABELS = {
     "paper-dcd": "DCD (paper)",
     "fokker-ed": "energy discrepancy",
     "fokker-sm": "score matching",
-    "fokker-dcd": "multi-time DCD (ours)",
+    "torchebm-pcd": "PCD (torchebm)",
+    "torchebm-cd": "CD (torchebm)",
+    "torchebm-ssm": "SSM (torchebm)",
+    "torchebm-sm": "SM (torchebm)",
+    "torchebm-dsm": "DSM (torchebm)",
+    "torchebm-em": "EM (torchebm)",
+    "fokker-dcd": "multi-time DCD",
 }
 
 

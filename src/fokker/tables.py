@@ -73,6 +73,12 @@ TOY_NAMES = {
     ("fokker", "paper", "pcd"): "paper PCD",
     ("fokker", "fokker", "sm"): "score matching",
     ("fokker", "fokker", "ed"): "energy discrepancy",
+    ("torchebm", "torchebm", "cd"): "torchebm CD",
+    ("torchebm", "torchebm", "pcd"): "torchebm PCD",
+    ("torchebm", "torchebm", "sm"): "torchebm SM",
+    ("torchebm", "torchebm", "ssm"): "torchebm SSM",
+    ("torchebm", "torchebm", "dsm"): "torchebm DSM",
+    ("torchebm", "torchebm", "em"): "torchebm energy matching",
     ("fokker", "fokker", "dcd"): "**fokker DCD**",
 }
 
@@ -122,7 +128,10 @@ def toy_matrix(rows: Sequence[results.Row]) -> str:
     nats and mass off the data in %, the means over seeds."""
     sets = list(dict.fromkeys(row["data"] for row in rows))
     lines = []
+    known = {(row["library"], row["preset"], row["method"]) for row in rows}
     for key, label in TOY_NAMES.items():
+        if key not in known:
+            continue
         line = [label]
         for name in sets:
             group = [
