@@ -289,6 +289,15 @@ def test_a_changed_file_is_named(small, tmp_path, capsys):
             call()
 
 
+def test_a_command_says_that_it_stopped_early(small, tmp_path, capsys, monkeypatch):
+    scripted(monkeypatch, [3.0, 1.0, 2.0, 2.5, 4.0])
+    sizes = ("--steps", "5", "--batch", "16", "--width", "8", "--evaluate", "1", "--patience", "2")
+    main(["train", "table", "--data", small.data.path, *sizes, "--out", str(tmp_path / "r")])
+    said = capsys.readouterr().out
+    assert "stopped after step 4: 2 evaluations brought no better one" in said
+    assert "by the weights of step 2 of 4, the best on the validation rows" in said
+
+
 # --- the report ---
 
 

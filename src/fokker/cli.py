@@ -126,16 +126,18 @@ class TrainTable(Train):
     """The file: .csv, .tsv, .npy or .parquet, one point a row."""
     held_out: float = 0.2
     """The share of rows kept aside: half to choose the weights by, half to judge them by."""
-    patience: int = 20
-    """The number of evaluations without a better one after which training stops."""
+    patience: int | None = None
+    """The number of evaluations without a better one after which training stops; the preset's if
+    not given."""
 
     def run(self) -> None:
         from .report import write_report
 
-        base = replace(table_config(str(self.data), self.held_out), patience=self.patience)
-        run = self.train(base, f"{self.data.stem}-{self.seed}")
+        base = table_config(str(self.data), self.held_out)
+        patience = base.patience if self.patience is None else self.patience
+        run = self.train(replace(base, patience=patience), f"{self.data.stem}-{self.seed}")
         if run.step < run.config.optimization.steps:
-            print(f"stopped after step {run.step}: {self.patience} evaluations brought no better")
+            print(f"stopped after step {run.step}: {patience} evaluations brought no better one")
         print(f"{judgement(run.judged)}\nby {run.weights}")
         print(f"report: {write_report(run)}")
         print(f"scores of points: fokker score {run.path} {self.data}")
