@@ -292,9 +292,8 @@ def prepare(
     if train:  # all that a step of training does
         copies = {k: p.clone() for k, p in params.items()}
         average = [p.clone() for p in copies.values()]
-        adam = torch.optim.Adam(
-            copies.values(), torch.tensor(1e-3, device=x.device), capturable=graphs
-        )
+        rate = torch.tensor(1e-3, device=x.device)
+        adam = torch.optim.Adam(copies.values(), rate, capturable=graphs, fused=graphs)
 
         def run() -> Any:
             gradients = traced(copies, buffers, x, state, noise=traced.draw())[0]

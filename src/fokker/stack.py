@@ -96,7 +96,7 @@ def train_stack(
     cuda = device.type == "cuda"
     rate = torch.tensor(optimization.rate, device=device) if cuda else optimization.rate
     betas = (optimization.beta1, optimization.beta2)
-    adam = torch.optim.Adam(weights, rate, betas, capturable=cuda)
+    adam = torch.optim.Adam(weights, rate, betas, capturable=cuda, fused=cuda)
     drift = torch.zeros((), device=device)  # one minus the decay of the average
     x = torch.empty(K, B, dim, device=device)
     finite = torch.ones(K, dtype=torch.bool, device=device)

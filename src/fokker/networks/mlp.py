@@ -166,7 +166,7 @@ class MLP(Energy):
         h = x if self.fourier is None else self.fourier(x)
         for layer in hidden:
             h = self.activation(layer(h))
-        return last(h).squeeze(-1)
+        return (h * last.weight[0]).sum(-1) + last.bias  # fuses with the activation if compiled
 
     def jet(self, x: Tensor) -> Jet:
         self.check(x)
@@ -180,7 +180,7 @@ class MLP(Energy):
             triple = self.activate(linear(self.fourier.triple(x), first), first.bias)
         for layer in middle:
             triple = self.activate(linear(triple, layer), layer.bias)
-        e, g, laplacian = (triple @ last.weight[0]).split([1, self.dim, 1])
+        e, g, laplacian = (triple * last.weight[0]).sum(-1).split([1, self.dim, 1])
         return Jet(e[0] + last.bias, g.T, laplacian[0])
 
     def activate(self, triple: Tensor, bias: Tensor) -> Tensor:
