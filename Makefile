@@ -27,7 +27,7 @@ tables: $(STAMP)
 	$(BIN)/fokker tables
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/fokker bench
 
 clean:
 	rm -rf $(VENV) runs out build dist

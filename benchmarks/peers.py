@@ -185,7 +185,7 @@ def train(
     energies = []
     for seed in seeds:
         torch.manual_seed(seed)
-        energies.append(NETWORK.build(2).to(device))
+        energies.append(NETWORK.build((2,)).to(device))
     model = Stack(energies, trial.layout)
     loss = trial.loss(model, device)
     weights = list(model.weights)

@@ -46,7 +46,7 @@ def test_integers_are_read_as_floats_where_a_float_is_meant():
 def test_the_paper_preset_is_the_appendix():
     config = preset("paper", "dcd")
     assert config.objective == DCD(VE(), Taylor("end"), step=5e-4)
-    assert config.optimization == Optimization(5000, 1000, 1e-3, 0.9, 0.99, "constant", 0.0)
+    assert config.optimization == Optimization(5000, 1000, 1e-3, 0.9, 0.99, "constant", ema=0.0)
     assert config.network == Network(300, 4, "gelu")
     assert preset("paper", "cd").objective.steps == 10
     pcd = preset("paper", "pcd").objective

@@ -5,8 +5,17 @@ import pytest
 import torch
 
 from fokker.energies import Energy
-from fokker.networks import MLP
-from fokker.objectives import DenoisingScoreMatching, LevelDCD, LogNormal, LogUniform
+from fokker.networks import MLP, UNetEnergy
+from fokker.objectives import (
+    PCD,
+    Denoising,
+    DenoisingScoreMatching,
+    LevelDCD,
+    LogNormal,
+    LogUniform,
+    Noisy,
+    ScoreMatching,
+)
 from torch import Tensor
 
 S2, SIGMA, SHARE = 0.5, 0.4, 0.2  # the variance of the data, the level, the step
@@ -53,7 +62,7 @@ def closed(form: str, a: float) -> float:
 @pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "limit"])
 @pytest.mark.parametrize("a", [0.7, 1.6])
 def test_the_expected_gradient_on_a_gaussian(form: str, a: float) -> None:
-    mean, error = slope(LevelDCD(SIGMA, SHARE, form, weighted=False), a)
+    mean, error = slope(LevelDCD(SIGMA, SHARE, form, weight="one"), a)
     assert abs(mean - closed(form, a)) < 4 * error
     assert error < 0.02
 
@@ -70,14 +79,14 @@ def test_the_limit_is_denoising_score_matching() -> None:
     torch.manual_seed(0)
     energy, x = MLP(width=8), torch.randn(16, 2)
     g = lambda: torch.Generator().manual_seed(1)
-    a = LevelDCD(0.3, form="limit", weighted=False)(energy, x, None, g()).loss
+    a = LevelDCD(0.3, form="limit", weight="one")(energy, x, None, g()).loss
     b = DenoisingScoreMatching(0.3)(energy, x, None, g()).loss
     assert torch.allclose(a, b, rtol=1e-5)
 
 
 def test_a_short_step_tends_to_the_limit() -> None:
-    short, _ = slope(LevelDCD(SIGMA, 1e-3, "surrogate", weighted=False), 1.0)
-    limit, error = slope(LevelDCD(SIGMA, form="limit", weighted=False), 1.0)
+    short, _ = slope(LevelDCD(SIGMA, 1e-3, "surrogate", weight="one"), 1.0)
+    limit, error = slope(LevelDCD(SIGMA, form="limit", weight="one"), 1.0)
     assert abs(short - limit) < 0.2  # its contrast has the variance of an unpaired difference
     assert error < 0.01
 
@@ -100,6 +109,56 @@ def test_levels_reach_a_conditional_energy(form: str) -> None:
     fixed = LevelDCD(0.3, SHARE, form, conditional=True)
     fixed(Conditional(1.0), x)
     assert torch.allclose(seen[-1], torch.full((9,), 0.3 * math.sqrt(1 + share)).double())
+
+
+@pytest.mark.parametrize("weight", ["one", "variance", "edm"])
+def test_the_regression_of_a_denoiser_is_the_limit(weight: str) -> None:
+    energy = UNetEnergy(1, 8, (1,), 1, (), 8, dtype="float64").double()
+    torch.manual_seed(0)
+    for p in energy.parameters():
+        torch.nn.init.normal_(p, std=0.1)
+    x = torch.randn(4, 1, 8, 8, dtype=torch.float64)
+    law = LogUniform(0.1, 2.0)
+    own = {"weight": weight, "sigma_data": 0.7}
+    g = lambda: torch.Generator().manual_seed(1)
+    a = Denoising(law, **own)(energy, x, None, g()).loss
+    b = LevelDCD(law, form="limit", conditional=True, **own)(energy, x, None, g()).loss
+    assert torch.allclose(a, b, rtol=1e-8)
+
+
+def test_weights_of_the_levels() -> None:
+    # a zero score misses by the noise: ‖ε/σ‖²/2 at weight one
+    class Flat(Bowl):
+        def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+            return 0 * self.a * x.sum(1)
+
+    x = torch.randn(4000, 2, dtype=torch.float64)
+    for weight, expected in (("one", 1 / 0.09), ("variance", 1.0), ("edm", 1 + 0.36)):
+        objective = LevelDCD(0.3, form="limit", conditional=True, weight=weight)
+        loss = objective(Flat(1.0), x, None, torch.Generator().manual_seed(0)).loss
+        assert float(loss.detach()) == pytest.approx(expected, rel=0.05)
+
+
+def test_noise_before_an_objective() -> None:
+    class Probe(ScoreMatching):
+        def compute(self, energy, x, state=None, generator=None):
+            seen.append(x)
+            return super().compute(energy, x, state, generator)
+
+    seen: list[Tensor] = []
+    x = torch.randn(5000, 2, dtype=torch.float64)
+    Noisy(Probe(), 0.3)(Bowl(1.0), x, None, torch.Generator().manual_seed(0))
+    assert float((seen[0] - x).std()) == pytest.approx(0.3, rel=0.05)
+    objective, state = Noisy(PCD(2, buffer=50), 0.3), None
+    for _ in range(2):
+        state = objective(Bowl(1.0), x[:20], state).state
+    assert objective.restore(list(state)).x.shape == (50, 2)
+
+
+def test_the_level_that_is_learned() -> None:
+    assert LevelDCD(0.3, 0.21).learned == pytest.approx(0.33)
+    assert LevelDCD(0.3, form="limit").learned == pytest.approx(0.3)
+    assert LevelDCD(LogNormal()).learned is None
 
 
 def test_bad_settings_are_named() -> None:

@@ -37,7 +37,7 @@ def test_a_stack_is_its_members(clip):
     assert not torch.allclose(weights(both.energies[0]), weights(both.energies[1]))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n != "denoising"])
 def test_every_objective_stacks(name):
     settings = {"pcd": {"buffer": 64}}.get(name, {})
     sources = [Float32("moons", "cpu"), Float32("circles", "cpu")]

@@ -457,21 +457,37 @@ def growth(
     precision: str = "float32",
     rounds: int = 5,
     compile: bool = False,
-    small: bool = False,
+    points: Net = NETS["mlp-2d"],
+    image: Net = NETS["wrn-16-8"],
+    dims: Sequence[int] = (2, 8, 64, 512, 4096),
+    batches: Sequence[int] = (100, 1000, 10_000),
+    sizes: Sequence[int] = (16, 28, 56),
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[results.Row]:
-    r"""Times how steps grow with dimension, batch and image size."""
+    r"""Times how steps grow with dimension, batch and image size.
+
+    Arguments:
+        device: The device.
+        precision: The dtype of the layers of the image network.
+        rounds: The number of interleaved rounds.
+        compile: Whether steps are compiled.
+        points: The network of points; its input layer follows the dimension.
+        image: The network of images.
+        dims: The dimensions.
+        batches: The batches, of points.
+        sizes: The sides of an image.
+        progress: Called with a line at each thing done.
+    """
     rows = []
-    points, image = NETS["mlp-2d"], NETS["wrn-16-8" if not small else "wrn-10-1"]
     names = ["dcd", "dcd-limit", "dcd-surrogate", "dcd-hutchinson", "cd-1", "cd-10"]
-    for dim in (2, 8, 64) if small else (2, 8, 64, 512, 4096):
+    common = (device, precision, rounds, compile, False)
+    for dim in dims:
         own = replace(points, build=lambda dtype, dim=dim: MLP(dim), shape=(dim,))
         kept = [n for n in names if n != "dcd" or dim <= 64]  # exact: d + 2 passes
-        rows += bench(own, kept, device, "float32", rounds, compile, False, "dimension", progress)
-    for batch in (100, 1000) if small else (100, 1000, 10_000):
-        own = replace(points, batch=batch)
-        rows += bench(own, names, device, "float32", rounds, compile, False, "batch", progress)
-    for size in (8, 16) if small else (16, 28, 56):
-        own = replace(image, shape=(1, size, size))
-        rows += bench(own, names, device, precision, rounds, compile, False, "size", progress)
+        rows += bench(own, kept, *common, "dimension", progress)
+    for batch in batches:
+        rows += bench(replace(points, batch=batch), names, *common, "batch", progress)
+    for size in sizes:
+        own = replace(image, shape=(image.shape[0], size, size))
+        rows += bench(own, names, *common, "size", progress)
     return rows

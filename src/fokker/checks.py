@@ -70,15 +70,16 @@ def points(x: Tensor, name: str = "x") -> Tensor:
     return x
 
 
-def images(x: Tensor, channels: int, multiple: int = 1) -> Tensor:
+def images(x: Tensor, channels: int | None = None, multiple: int = 1) -> Tensor:
     r"""Returns `x` if it is a floating batch of images :math:`(B, C, H, W)` of C `channels`.
 
     The height and the width are multiples of `multiple`.
     """
-    if x.ndim != 4 or x.shape[1] != channels or any(n % multiple for n in x.shape[2:]):
+    other = x.ndim == 4 and channels is not None and x.shape[1] != channels
+    if x.ndim != 4 or other or any(n % multiple for n in x.shape[2:]):
         sizes = f" with H and W multiples of {multiple}" if multiple > 1 else ""
         raise ValueError(
-            f"expected images of shape (B, {channels}, H, W){sizes}, got {tuple(x.shape)}"
+            f"expected images of shape (B, {channels or 'C'}, H, W){sizes}, got {tuple(x.shape)}"
         )
     if not x.is_floating_point():
         raise ValueError(f"expected images of a floating dtype, got {x.dtype}")

@@ -23,12 +23,13 @@ from rich.text import Text
 from typing import Annotated, Any
 
 from . import checks
-from .config import Config, unknown
-from .presets import preset, table_config
+from .config import Config, ImageData, unknown
+from .presets import image_config, preset, table_config
 from .runs import Run, load
 from .studies.commands import (
     Bench,
     Optima,
+    ReproduceDenoising,
     ReproduceEstimators,
     ReproduceMixtures,
     ReproduceSweep,
@@ -64,6 +65,8 @@ class Train:
     """The run folder; named under runs/ if not given."""
     resume: bool = False
     """Go on with the run in --out, from its newest checkpoint."""
+    minutes: float | None = None
+    """Save and stop after so many minutes, to be resumed; train to the end if not given."""
 
     def with_options(self, base: Config) -> Config:
         r"""Returns a configuration changed by the options that were given."""
@@ -91,10 +94,10 @@ class Train:
 
             def tick(step: int, line: dict[str, Any]) -> None:
                 bar.update(task, completed=step)
-                if "nll" in line:
+                if "nll" in line or "rmse_0.3" in line:
                     bar.console.print(judgement(line))
 
-            run = fit(config, out, self.resume, tick)
+            run = fit(config, out, self.resume, tick, self.minutes)
         print(f"run: {out}")
         return run
 
@@ -143,6 +146,73 @@ class TrainTable(Train):
         print(f"scores of points: fokker score {run.path} {self.data}")
 
 
+@dataclass(frozen=True)
+class TrainDenoising(Train):
+    """Train an energy of images at one noise level or many, judged by denoising."""
+
+    data: str = "mnist"
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), or a folder: Parquet files as
+    Hugging Face lays them out, or image files."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    size: int | None = None
+    """The side to which images are cropped and resized; as they are if not given."""
+    preset: str = "fokker"
+    """The settings: paper or fokker."""
+    objective: str = "dcd-limit"
+    """The method: dcd, cd (paper); dcd, dcd-limit, reference (fokker)."""
+
+    def run(self) -> None:
+        from .report import write_report
+
+        images = ImageData(self.data, self.data_dir, self.size)
+        base = image_config(self.preset, self.objective, images, self.device, self.seed)
+        run = self.train(base, f"{Path(self.data).name}-{self.objective}-{self.seed}")
+        print(judgement(run.judged))
+        print(f"report: {write_report(run)}")
+        print(f"denoise a picture: fokker denoise {run.path} noisy.png -o clean.png")
+
+
+@dataclass(frozen=True)
+class Denoise:
+    """Denoise a picture of any size with a trained run."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    picture: tyro.conf.Positional[Path]
+    """The noisy picture."""
+    sigma: float | None = None
+    """The standard deviation of its noise, for pixels in [-1, 1]; estimated if not given."""
+    add_noise: float | None = None
+    """First add noise of this standard deviation: shows what a run can do on a clean picture."""
+    device: str = "cpu"
+    """The device to run on."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clean.png")
+    """The file of the denoised picture."""
+
+    def run(self) -> None:
+        from .data.picture import read_png, save_png
+        from .denoising import denoise_picture
+        from .tasks.image import level_of
+
+        run = load(self.run_folder)
+        if not isinstance(run.config.data, ImageData):
+            raise ValueError(f"expected a run on images, got {self.run_folder}, which is not")
+        x = read_png(self.picture)
+        if self.add_noise is not None:
+            x = x + self.add_noise * torch.randn(
+                x.shape, generator=torch.Generator().manual_seed(0)
+            )
+            save_png(noisy := self.out.with_stem(f"{self.out.stem}-noisy"), x)
+            print(f"noisy: {noisy}")
+        level = level_of(run.config.objective)
+        energy, device = run.energy.to(self.device), torch.device(self.device)
+        clean, sigma = denoise_picture(energy, x.to(device), run.shape, self.sigma, level)
+        save_png(self.out, clean.cpu())
+        how = "given" if self.sigma is not None else "estimated"
+        print(f"noise {sigma:.3f} ({how}): {self.out}")
+
+
 class SpeedColumn(ProgressColumn):
     r"""Steps a second."""
 
@@ -160,6 +230,9 @@ def judgement(line: dict[str, Any]) -> str:
             f" {form('nll_error', '.3f')} nats (a Gaussian: {form('nll_gaussian', '.3f')}),"
             f" effective share {form('ess', '.1%')}"
         )
+    if "rmse_0.3" in line:
+        levels = [f"{form(k, '.4f')} at {k[5:]}" for k in line if k.startswith("rmse_")]
+        return f"step {line['step']}: RMSE of denoised test images {', '.join(levels)}"
     return (
         f"step {line['step']}: Fisher gap {form('fisher_gap', '.2%')}, KL {form('kl', '.4f')} nats,"
         f" off the data {form('off_mass', '.2%')}"
@@ -261,16 +334,18 @@ class Report:
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
-    "train": {"toy": TrainToy, "table": TrainTable},
+    "train": {"toy": TrainToy, "table": TrainTable, "denoising": TrainDenoising},
     "evaluate": Evaluate,
     "sample": Sample,
     "score": Score,
+    "denoise": Denoise,
     "report": Report,
     "reproduce": {
         "toy": ReproduceToy,
         "sweep": ReproduceSweep,
         "mixtures": ReproduceMixtures,
         "estimators": ReproduceEstimators,
+        "denoising": ReproduceDenoising,
     },
     "bench": Bench,
     "optima": Optima,

@@ -6,10 +6,23 @@ a field admits several classes (an objective, a diffusion, ...) the table says w
 key, a wrong type or an unknown kind is an error that names the place and what was expected.
 """
 
-__all__ = ["Config", "Network", "Optimization", "TableData", "ToyData", "dumps", "encode", "loads"]
+__all__ = [
+    "Config",
+    "ImageData",
+    "Network",
+    "Optimization",
+    "ResNet",
+    "TableData",
+    "ToyData",
+    "UNet",
+    "dumps",
+    "encode",
+    "loads",
+]
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -24,7 +37,7 @@ from .derivatives import LAPLACIANS
 from .diffusions import DIFFUSIONS
 from .energies import Energy, Quadratic
 from .evolution import EVOLUTIONS
-from .networks import MLP
+from .networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
 from .objectives import OBJECTIVES, LogNormal, LogUniform, MultiTimeDCD, Objective
 
 
@@ -61,6 +74,21 @@ class TableData:
 
 
 @dataclass(frozen=True)
+class ImageData:
+    r"""A set of images."""
+
+    source: str = "mnist"
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), or a folder: Parquet files as
+    Hugging Face lays them out, or image files."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    size: int | None = None
+    """The side to which images are cropped and resized; as they are if not given."""
+    flip: bool = False
+    """Whether training images are mirrored at random."""
+
+
+@dataclass(frozen=True)
 class Network:
     r"""A multi-layer perceptron energy, with an optional confining quadratic."""
 
@@ -77,10 +105,61 @@ class Network:
     confine: float | None = None
     """The standard deviation of a quadratic added to the energy; none if not given."""
 
-    def build(self, dim: int) -> Energy:
-        r"""Returns the energy of points of `dim` coordinates, initialized from the global RNG."""
+    def build(self, shape: tuple[int, ...]) -> Energy:
+        r"""Returns the energy of points of a shape :math:`(D)`, initialized from the global RNG."""
+        (dim,) = shape
         net = MLP(dim, self.width, self.layers, self.activation, self.features, self.bandwidth)
         return net if self.confine is None else net + Quadratic(self.confine)
+
+
+@dataclass(frozen=True)
+class ResNet:
+    r"""A wide residual network energy of images."""
+
+    depth: int = 28
+    """The number of layers, 6 n + 4."""
+    widen: int = 10
+    """The factor on the number of channels."""
+    activation: str = "silu"
+    """The activation: gelu, silu, tanh or softplus."""
+    form: Literal["pool", "sum", "square"] = "pool"
+    """The form of the energy; the paper's is pool."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The dtype of the layers."""
+
+    def build(self, shape: tuple[int, ...]) -> Energy:
+        r"""Returns the energy of images (C, H, W), initialized from the global RNG."""
+        return WideResNet(
+            shape[0], self.depth, self.widen, self.activation, self.form, self.precision
+        )
+
+
+@dataclass(frozen=True)
+class UNet:
+    r"""A noise-conditional U-Net, as an energy or as a plain denoiser."""
+
+    width: int = 96
+    """The number of channels of the first level; the next two have twice as many."""
+    blocks: int = 2
+    """The number of residual blocks a level."""
+    form: Literal["inner", "square", "pool", "denoiser"] = "inner"
+    """The form of the energy; `denoiser` is no energy, but the same network as a vector field."""
+    sigma_data: float = 0.5
+    """The standard deviation of the data."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The dtype of the layers."""
+
+    def build(self, shape: tuple[int, ...]) -> Energy:
+        r"""Returns the network of images (C, H, W), initialized from the global RNG."""
+        own = {
+            "blocks": self.blocks,
+            "head": math.gcd(64, 2 * self.width),
+            "sigma_data": self.sigma_data,
+            "dtype": self.precision,
+        }
+        if self.form == "denoiser":
+            return UNetDenoiser(shape[0], self.width, **own)
+        return UNetEnergy(shape[0], self.width, form=self.form, **own)
 
 
 @dataclass(frozen=True)
@@ -99,6 +178,8 @@ class Optimization:
     """The decay of Adam's second moment."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """How the rate falls: not at all, or as half a cosine to zero."""
+    warmup: int = 0
+    """The number of first steps over which the rate rises from zero, linearly."""
     ema: float = 0.999
     """The decay of the average of the weights that is evaluated and saved; 0 for none. Early on
     it is lower, (1 + k) / (10 + k) at step k."""
@@ -110,6 +191,8 @@ class Optimization:
         checks.positive(rate=self.rate)
         checks.between(0, 1, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
         checks.one_of(("constant", "cosine"), schedule=self.schedule)
+        if not isinstance(self.warmup, int) or self.warmup < 0:
+            raise ValueError(f"expected warmup to be a number of steps, got {self.warmup!r}")
         if self.clip is not None:
             checks.positive(clip=self.clip)
 
@@ -118,9 +201,9 @@ class Optimization:
 class Config:
     r"""All that a run depends on."""
 
-    data: ToyData | TableData = ToyData()
+    data: ToyData | TableData | ImageData = ToyData()
     objective: Objective = MultiTimeDCD()
-    network: Network = Network(features=64, confine=0.7)
+    network: Network | ResNet | UNet = Network(features=64, confine=0.7)
     optimization: Optimization = Optimization()
     seed: int = 0
     """The seed of the weights, the data and the noise."""
@@ -151,7 +234,9 @@ REGISTRIES: list[Mapping[str, type]] = [
     DIFFUSIONS,
     EVOLUTIONS,
     LAPLACIANS,
-    {"toy": ToyData, "table": TableData, "log-uniform": LogUniform, "log-normal": LogNormal},
+    {"toy": ToyData, "table": TableData, "images": ImageData},
+    {"mlp": Network, "wide-resnet": ResNet, "unet": UNet},
+    {"log-uniform": LogUniform, "log-normal": LogNormal},
 ]
 
 
@@ -207,7 +292,7 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
         plain = [t for t in types_ if dataclasses.is_dataclass(t)]
         if named:
             value = dict(value)
-            kind = value.pop("kind", None)
+            kind = value.pop("kind", "mlp" if "mlp" in named else None)  # as once written
             if kind not in named:
                 raise unknown(str(kind), list(named), "a kind", where)
             target = named[kind]

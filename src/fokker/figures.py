@@ -1,9 +1,10 @@
 r"""Figures of the studies, as a paper would print them."""
 
-__all__ = ["bench", "learned_densities", "sweeps"]
+__all__ = ["bench", "denoised", "learned_densities", "sweeps"]
 
 import matplotlib as mpl
 import numpy as np
+import torch
 
 from collections.abc import Sequence
 from matplotlib.figure import Figure
@@ -139,3 +140,35 @@ def bench(rows: Sequence[results.Row], path: Path) -> None:
             axis.margins(x=0.15)
         path.parent.mkdir(parents=True, exist_ok=True)
         fig.savefig(path, dpi=130)
+
+
+def denoised(folder: Path, data: str, data_dir: str | None, path: Path) -> None:
+    r"""Draws test images clean, noisy, and denoised by every method that was trained, σ = 0.6.
+
+    Arguments:
+        folder: The folder of the denoising study, with a run a method.
+        data: The set.
+        data_dir: The folder that holds the named sets.
+        path: The file of the figure.
+    """
+    from .config import ImageData
+    from .denoising import denoise
+    from .objectives import LevelDCD
+    from .report.image import strip
+    from .runs import load
+    from .studies.denoising import METHODS
+    from .tasks.image import ImageTask, level_of, noisy
+
+    task = ImageTask(ImageData(data, data_dir), LevelDCD())
+    clean = task.test(12, torch.device("cpu"))
+    x = noisy(clean, 0.6)
+    lines = {"clean": clean, "σ = 0.6": x}
+    for preset, method in METHODS:
+        place = folder / f"{Path(data).name}-{preset}-{method}"
+        if (place / "checkpoint").exists():
+            run = load(place)
+            level = level_of(run.config.objective)
+            lines[f"{preset} {method}"] = denoise(run.energy, x, 0.6, level, "descent").detach()
+    with mpl.rc_context({"font.size": 8, "font.family": "serif"}):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        strip(lines).savefig(path, dpi=130)

@@ -5,7 +5,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, and the judgement
 `checkpoint/step-K/`   `model.safetensors` and `average.safetensors` (the weights and their
                        moving average), `training.pt` (optimizer and objective state: tensors
-                       only, read with `weights_only`), `checkpoint.json` (version and step);
+                       only, read with `weights_only`), `checkpoint.json` (version, step and shape of a point);
                        for a table also `best.safetensors` and `best.json`, the average with the
                        least validation NLL so far: its step, that NLL, columns, mean, std, log Z
                        and the energies of the test rows
@@ -59,6 +59,7 @@ class Checkpoint(NamedTuple):
     r"""The whole state of a run after a number of steps."""
 
     step: int
+    shape: tuple[int, ...]  # of a point
     model: dict[str, Tensor]
     average: dict[str, Tensor]
     training: dict[str, Any]  # tensors, numbers, lists and dicts of them
@@ -71,7 +72,8 @@ class Run:
 
     path: Path
     config: Config
-    energy: Energy  # of the averaged weights, (B, d) -> (B), in the units of the data
+    energy: Energy  # of the averaged weights, (B, *) -> (B), in the units of the data
+    shape: tuple[int, ...]  # of a point
     step: int  # steps done
     chosen: int  # the step whose weights these are: the last, or the best on validation rows
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
@@ -145,7 +147,7 @@ def write_parts(folder: Path, checkpoint: Checkpoint) -> None:
         save_file(whole(weights), folder / "best.safetensors")
         content = {"step": step, "value": least, "card": card}
         (folder / "best.json").write_text(json.dumps(content, allow_nan=False))
-    header = {"version": VERSION, "step": checkpoint.step}
+    header = {"version": VERSION, "step": checkpoint.step, "shape": checkpoint.shape}
     (folder / "checkpoint.json").write_text(json.dumps(header))
     for file in folder.iterdir():
         with file.open("rb+") as handle:
@@ -187,8 +189,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             said = json.loads((path / "best.json").read_text())
             weights = load_file(path / "best.safetensors")
             best = Best(int(said["step"]), float(said["value"]), weights, said["card"])
+        shape = header.get("shape") or [2 if best is None else len(best.card["columns"])]
         return Checkpoint(
             step,
+            tuple(shape),
             load_file(path / "model.safetensors"),
             load_file(path / "average.safetensors"),
             torch.load(path / "training.pt", map_location="cpu", weights_only=True),
@@ -221,11 +225,11 @@ def read_config(folder: Path) -> Config:
     return configs.loads(path.read_text())
 
 
-def build(config: Config, dim: int) -> Energy:
-    r"""Returns the energy of a configuration, of `dim` coordinates, initialized from its seed."""
+def build(config: Config, shape: tuple[int, ...]) -> Energy:
+    r"""Returns the energy of a configuration, of points of a shape, initialized from its seed."""
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        return config.network.build(dim)
+        return config.network.build(shape)
 
 
 def load(path: str | Path) -> Run:
@@ -255,7 +259,7 @@ def load(path: str | Path) -> Run:
             f"expected weights chosen by validation rows in {folder}, got none: it was stopped"
             " before its first evaluation (resume it), or made by an older fokker (train it again)"
         )
-    energy = build(config, 2 if best is None else len(best.card["columns"]))
+    energy = build(config, checkpoint.shape)
     try:
         energy.load_state_dict(checkpoint.average if best is None else best.weights)
     except RuntimeError as error:
@@ -268,4 +272,4 @@ def load(path: str | Path) -> Run:
     energy.requires_grad_(False)
     chosen = checkpoint.step if best is None else best.step
     lines = read_metrics(folder, checkpoint.step)
-    return Run(folder, config, energy, checkpoint.step, chosen, lines)
+    return Run(folder, config, energy, checkpoint.shape, checkpoint.step, chosen, lines)

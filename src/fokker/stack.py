@@ -47,9 +47,10 @@ class Stacked:
 
 def rate_at(k: int, optimization: Optimization) -> float:
     r"""Returns the learning rate of step k."""
+    rate = optimization.rate * min(1.0, (k + 1) / (optimization.warmup + 1))
     if optimization.schedule == "constant":
-        return optimization.rate
-    return optimization.rate * (1 + math.cos(math.pi * k / optimization.steps)) / 2
+        return rate
+    return rate * (1 + math.cos(math.pi * k / optimization.steps)) / 2
 
 
 def decay_at(k: int, optimization: Optimization) -> float:
@@ -87,7 +88,7 @@ def train_stack(
     modules = []
     for seed in seeds:
         torch.manual_seed(seed)
-        modules.append(network.build(dim).to(device))
+        modules.append(network.build((dim,)).to(device))
     params, buffers = torch.func.stack_module_state(modules)
     params = {name: p.detach() for name, p in params.items()}
     mapped = torch.vmap(bind(modules[0], objective), randomness="different")

@@ -2,10 +2,12 @@ r"""The tables of the README and the docs, each made from a file in `results/`."
 
 __all__ = [
     "BENCH_HEADER",
+    "DENOISING_HEADER",
     "OPTIMA_HEADER",
     "PAPER_TABLE_2",
     "TOY_HEADER",
     "bench_rows",
+    "denoising_rows",
     "documents",
     "mixture_matrix",
     "optima_rows",
@@ -189,7 +191,9 @@ def render(text: str, root: Path) -> str:
         "toy": lambda: toy_matrix(rows("toy")),
         "toy-full": lambda: results.markdown(TOY_HEADER, toy_rows(rows("toy"))),
         "mixtures": lambda: mixture_matrix(rows("mixtures")),
-        "step-time": lambda: results.markdown(STEP_HEADER, step_rows(rows("step_time"))),
+        "bench": lambda: bench_table(rows("bench"), gpu=True),
+        "bench-cpu": lambda: bench_table(rows("bench"), gpu=False),
+        "estimators": lambda: estimator_table(root / "results/estimators.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),
     }
     return results.render(text, tables)
@@ -218,31 +222,6 @@ def demo_table(path: Path) -> str:
     return results.markdown(DEMO_HEADER, lines)
 
 
-STEP_HEADER = (
-    "library",
-    "step",
-    "ms (median)",
-    "spread",
-    "× torchebm exact SM",
-    "× torchebm CD-10",
-)
-
-
-def step_rows(rows: Sequence[results.Row]) -> list[list[str]]:
-    r"""Returns the lines of the table of step times."""
-    return [
-        [
-            row["library"],
-            row["name"],
-            f"{row['ms']:.0f}",
-            f"{row['spread']:.0f}",
-            f"{row['x_sm']:.2f}",
-            f"{row['x_cd']:.2f}",
-        ]
-        for row in rows
-    ]
-
-
 def bench_rows(rows: Sequence[results.Row]) -> list[list[str]]:
     r"""Returns the lines of a table of step times."""
     shown = lambda value, digits: "–" if value is None else f"{value:,.{digits}f}"
@@ -262,3 +241,83 @@ def bench_rows(rows: Sequence[results.Row]) -> list[list[str]]:
         ]
         for row in rows
     ]
+
+
+def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
+    r"""Returns the tables of step times on a GPU, or on a CPU beside torchebm's exact SM."""
+    own = [r for r in rows if r["suite"] == "nets" and r["device"].startswith("NVIDIA") is gpu]
+    if gpu:
+        return results.markdown(BENCH_HEADER, bench_rows(own))
+    if not own:
+        return "Not measured yet: `fokker bench --out results/bench.json` does."
+    base = {r["name"]: r["ms"] for r in own if r["library"] == "torchebm"}
+    header = ("library", "step", "compiled", "ms", "× plain", "× torchebm SM", "× torchebm DSM")
+    return results.markdown(
+        header,
+        [
+            [
+                row["library"],
+                row["name"],
+                "yes" if row["compiled"] else "no",
+                f"{row['ms']:.0f} ± {row['spread']:.0f}",
+                f"{row['x_plain']:.2f}",
+                f"{row['ms'] / base['sm']:.2f}",
+                f"{row['ms'] / base['dsm']:.2f}",
+            ]
+            for row in own
+        ],
+    )
+
+
+def estimator_table(path: Path) -> str:
+    r"""Returns the table of variance and cost, or how to measure it."""
+    if not path.exists():
+        return "Not measured yet: `fokker reproduce estimators` does."
+    header = ("group", "estimator", "× variance", "× plain", "merit")
+    return results.markdown(
+        header,
+        [
+            [
+                row["group"],
+                row["estimator"],
+                f"{row['x_variance']:.3g}",
+                f"{row['x_plain']:.2f}",
+                f"{row['merit']:.3g}",
+            ]
+            for row in results.load(path)["rows"]
+        ],
+    )
+
+
+DENOISING_HEADER = ("set", "method", "σ = 0.3", "σ = 0.6", "σ = 0.9", "rule", "GPU s")
+DENOISING_NAMES = {
+    ("paper", "cd"): "paper CD",
+    ("paper", "dcd"): "paper DCD",
+    ("fokker", "dcd"): "**fokker DCD**",
+    ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
+    ("fokker", "reference"): "reference denoiser",
+}
+
+
+def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of the denoising study: the mean RMSE by the best rule, not clipped, with
+    the paper's own figures above ours."""
+    from .studies.denoising import PAPER_TABLE_4, best
+
+    chosen, lines = best(rows), []
+    for name in dict.fromkeys(row["data"] for row in rows):
+        for method, values in PAPER_TABLE_4.get(name, {}).items():
+            label = f"{method.upper()}, as published"
+            lines.append([name, label, *(f"{v:.3f}" for v in values), "not said", "–"])
+        for (preset, method), label in DENOISING_NAMES.items():
+            key = (name, preset, method)
+            own = [r for r in chosen if (r["data"], r["preset"], r["method"]) == key]
+            if not own:
+                continue
+            own.sort(key=lambda row: row["sigma"])
+            used = ", ".join(dict.fromkeys(row["rule"] for row in own))
+            seconds = (
+                f"{own[0]['gpu_seconds']:.0f}" if own[0]["device"].startswith("NVIDIA") else "–"
+            )
+            lines.append([name, label, *(f"{r['rmse_mean']:.4f}" for r in own), used, seconds])
+    return lines

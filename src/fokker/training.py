@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from typing import Any
 
 from .config import Config, dumps
@@ -119,6 +120,7 @@ def fit(
     out: str | Path,
     resume: bool = False,
     progress: Progress = lambda step, line: None,
+    minutes: float | None = None,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
@@ -128,14 +130,16 @@ def fit(
         resume: Whether to go on from the newest checkpoint in the folder.
         progress: Called after each evaluation with the number of steps done and the line of
             `metrics.jsonl`, and once a step with an empty line.
+        minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
     """
     folder, device = Path(out), torch.device(config.device)
     optimization, objective = config.optimization, config.objective
     task = task_of(config)
-    energy = build(config, task.dim).to(device)
+    energy = build(config, task.shape).to(device)
     average = [v.detach().clone() for v in energy.state_dict().values()]
     betas = (optimization.beta1, optimization.beta2)
-    adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas)
+    fused = device.type == "cuda"
+    adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas, fused=fused)
     step = Step(energy, objective, config.compile)
     start, before, lines, state, best = 0, 0.0, [], None, None
 
@@ -178,7 +182,7 @@ def fit(
             return True
         return sum(line["step"] > best.step for line in lines) < config.patience
 
-    shadow = build(config, task.dim).to(device).requires_grad_(False)
+    shadow = build(config, task.shape).to(device).requires_grad_(False)
     finite, last = torch.ones((), dtype=torch.bool, device=device), math.nan
     clock, saved_at = time.perf_counter(), start
     with stop_requests() as stops:
@@ -197,16 +201,16 @@ def fit(
             adam.param_groups[0]["lr"] = rate
             adam.step()
             state = result.state
-            with torch.no_grad():
-                for a, p in zip(average, energy.state_dict().values(), strict=True):
-                    a.lerp_(p, 1 - decay_at(k, optimization))
+            follow = get_ema_multi_avg_fn(decay_at(k, optimization))
+            follow(average, list(energy.state_dict().values()), k)
             finite &= torch.isfinite(result.loss)
             done = k + 1
             progress(done, {})
 
             # judge, save, stop
             due = done % config.evaluate == 0 or done == optimization.steps
-            stopping = bool(stops)
+            late = minutes is not None and time.perf_counter() - clock > 60 * minutes
+            stopping = bool(stops) or (late and done < optimization.steps)
             if due or stopping:
                 sound = all(bool(torch.isfinite(p).all()) for p in energy.parameters())
                 if not (finite and sound):
@@ -229,7 +233,9 @@ def fit(
                     write_metrics(folder, lines)
                     write_checkpoint(
                         folder,
-                        Checkpoint(done, energy.state_dict(), averaged(), training, best),
+                        Checkpoint(
+                            done, task.shape, energy.state_dict(), averaged(), training, best
+                        ),
                     )
                 saved_at = done
                 progress(done, line)

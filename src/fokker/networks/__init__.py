@@ -2,7 +2,7 @@ r"""Networks that are energies."""
 
 from .convolution import DTYPES, Conv2d, Linear, convolve
 from .mlp import ACTIVATIONS, MLP, Fourier
-from .unet import UNetEnergy
+from .unet import UNetDenoiser, UNetEnergy
 from .wideresnet import WideResNet
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Conv2d",
     "Fourier",
     "Linear",
+    "UNetDenoiser",
     "UNetEnergy",
     "WideResNet",
     "convolve",

@@ -39,7 +39,7 @@ References:
     | Should EBMs model the energy or the score? (Salimans et al., 2021)
 """
 
-__all__ = ["UNetEnergy"]
+__all__ = ["UNetDenoiser", "UNetEnergy"]
 
 import math
 import torch
@@ -47,6 +47,7 @@ import torch.nn.functional as F
 
 from collections.abc import Callable, Sequence
 from torch import Tensor, nn
+from typing import Any
 
 from .convolution import DTYPES, Conv2d, Linear
 from .. import checks
@@ -283,6 +284,13 @@ class UNetEnergy(Energy):
 
     def scalar(self, u: Tensor, sigma: Tensor) -> Tensor:
         r"""Returns :math:`g(u, \sigma)`, with shape (B)."""
+        h = self.field(u, sigma)
+        if self.form == "pool":
+            return self.head(F.silu(normalize(h)).mean((2, 3))).squeeze(1)
+        return dot(u, h) if self.form == "inner" else dot(h, h) / 2
+
+    def field(self, u: Tensor, sigma: Tensor) -> Tensor:
+        r"""Returns the images :math:`U(u, \sigma)`; of `pool`, the features of the lowest level."""
         features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)))
         h = self.stem(u.to(self.dtype, memory_format=torch.channels_last))
         skips = [h]
@@ -291,11 +299,10 @@ class UNetEnergy(Energy):
         for step in self.middle:
             h = step(h, features)
         if self.form == "pool":
-            return self.head(F.silu(normalize(h)).mean((2, 3))).squeeze(1)
+            return h
         for step in self.decoder:
             h = step(torch.cat([h, skips.pop()], 1) if isinstance(step, Stage) else h, features)
-        h = self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
-        return dot(u, h) if self.form == "inner" else dot(h, h) / 2
+        return self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
 
     def check(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
         checks.images(x, self.channels, self.multiple)
@@ -308,3 +315,37 @@ class UNetEnergy(Energy):
                 f"expected sigma of shape () or ({len(x)},), got {tuple(sigma.shape)}"
             )
         return x, sigma
+
+
+class UNetDenoiser(Energy):
+    r"""Creates the denoiser that has :math:`U(u, \sigma)` itself where the energy has a gradient.
+
+    .. math::
+        D(x, \sigma) = \frac{\sigma_d^2}{\sigma^2 + \sigma_d^2} \, x
+        + \frac{\sigma \sigma_d}{\sqrt{\sigma^2 + \sigma_d^2}} \, U(u, \sigma)
+
+    It is EDM's: a vector field that need not be a gradient, so there is no energy to call. What it
+    reaches bounds what an energy of the same network can be asked for.
+
+    Arguments:
+        channels: The number of channels of an image.
+        width: The number of channels of the first level.
+        options: The other arguments of `UNetEnergy`, without its form.
+    """
+
+    def __init__(self, channels: int = 3, width: int = 96, **options: Any) -> None:
+        super().__init__()
+        self.unet = UNetEnergy(channels, width, form="inner", **options)
+
+    def denoise(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        r"""Returns the mean :math:`D(x, \sigma)` of the clean image given the noisy one."""
+        x, sigma = self.unet.check(x, sigma)
+        sigma_data = self.unet.sigma_data
+        root = (sigma.square() + sigma_data**2).sqrt()
+        field = self.unet.field(x / align(root, x), sigma)
+        return align((sigma_data / root) ** 2, x) * x + align(sigma * sigma_data / root, x) * field
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        raise TypeError(
+            "expected an energy, got a denoiser, which has none; call its denoise(x, σ)"
+        )

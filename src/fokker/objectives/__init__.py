@@ -3,7 +3,7 @@ r"""Objectives, each named after its method."""
 from .base import LogNormal, LogUniform, Objective, Output
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
-from .levels import LevelDCD
+from .levels import Denoising, LevelDCD, Noisy
 from .recovery import RecoveryLikelihood
 from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
 
@@ -12,12 +12,14 @@ __all__ = [
     "DCD",
     "OBJECTIVES",
     "PCD",
+    "Denoising",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
     "LevelDCD",
     "LogNormal",
     "LogUniform",
     "MultiTimeDCD",
+    "Noisy",
     "Objective",
     "Output",
     "Particles",
@@ -30,6 +32,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "dcd": DCD,
     "multi-time": MultiTimeDCD,
     "level-dcd": LevelDCD,
+    "noisy": Noisy,
+    "denoising": Denoising,
     "cd": CD,
     "pcd": PCD,
     "sm": ScoreMatching,

@@ -46,20 +46,34 @@ and a the curvature of the energy, whereas :math:`c = \tfrac{1}{2}` leaves an er
 \sigma_z^2`.
 """
 
-__all__ = ["LevelDCD"]
+__all__ = ["Denoising", "LevelDCD", "Noisy"]
 
+import math
 import torch
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, Literal
 
 from .base import Law, Objective, Output, draw
+from .cd import CD
 from .. import checks
 from ..checks import align, dot
 from ..derivatives import EnergyLike, Hutchinson, gradient, value
 
+WEIGHTS = ("one", "variance", "edm")
 FORMS = ("stein", "hutchinson", "surrogate", "limit")
+
+
+def weigh(weight: str, sigma: Tensor, sigma_data: float) -> Tensor:
+    r"""Returns the weight of each level."""
+    match weight:
+        case "one":
+            return torch.ones_like(sigma)
+        case "variance":
+            return sigma**2
+    return sigma**2 * (1 + (sigma / sigma_data) ** 2)
 
 
 @dataclass(frozen=True)
@@ -73,20 +87,34 @@ class LevelDCD(Objective):
         step: The share :math:`r = \delta / \sigma^2` of the step; the `limit` has none.
         form: The estimator: stein, hutchinson, surrogate or limit.
         conditional: Whether the energy takes the level as well, E(x, σ).
-        weighted: Whether each point weighs :math:`\sigma_z^2`, which makes levels comparable.
+        weight: The weight of a point: `one`; `variance`, :math:`\sigma_z^2`, with which the limit is
+            the error of the noise, :math:`\tfrac{1}{2} \|\sigma \nabla E - \varepsilon\|^2`; or
+            `edm`, :math:`\sigma_z^2 (1 + \sigma_z^2 / \sigma_d^2)`, which keeps the error of a
+            preconditioned network of order one at high levels too.
+        sigma_data: The standard deviation :math:`\sigma_d` of the data, for the weight `edm`.
     """
 
     level: Law = 0.3
     step: float = 0.2
     form: Literal["stein", "hutchinson", "surrogate", "limit"] = "stein"
     conditional: bool = False
-    weighted: bool = True
+    weight: Literal["one", "variance", "edm"] = "variance"
+    sigma_data: float = 0.5
 
     def __post_init__(self) -> None:
         if isinstance(self.level, float | int):
             checks.positive(level=self.level)
         checks.positive(step=self.step)
         checks.one_of(FORMS, form=self.form)
+        checks.one_of(WEIGHTS, weight=self.weight)
+        checks.positive(sigma_data=self.sigma_data)
+
+    @property
+    def learned(self) -> float | None:
+        r"""The level whose density is learned, that of z; `None` if the level has a law."""
+        if not isinstance(self.level, float | int):
+            return None
+        return self.level if self.form == "limit" else self.level * math.sqrt(1 + self.step)
 
     def compute(
         self,
@@ -109,7 +137,7 @@ class LevelDCD(Objective):
         if self.conditional:
             levels = end.expand(len(x))
             own = lambda p: energy(p, levels)
-        weight = end**2 if self.weighted else torch.ones_like(end)
+        weight = weigh(self.weight, end, self.sigma_data)
 
         if limit:
             e, g = gradient(own, z)
@@ -130,3 +158,80 @@ class LevelDCD(Objective):
                 e, g, laplacian = Hutchinson()(own, z, generator)
             loss = (dot(g, g) - laplacian) / 2 + (value(own, y) - e) / delta
         return Output((weight * loss).mean(), None, {"energy": e.detach().mean()})
+
+
+@dataclass(frozen=True)
+class Noisy(Objective):
+    r"""Creates an objective on data that is given noise first, as in the paper's denoising study.
+
+    Arguments:
+        objective: The objective.
+        level: The standard deviation of the noise, or its law.
+    """
+
+    objective: Objective = CD(1, 0.018)
+    level: Law = 0.3
+
+    def __post_init__(self) -> None:
+        checks.instance(Objective, ("CD(...)", "PCD(...)"), objective=self.objective)
+        if isinstance(self.level, float | int):
+            checks.positive(level=self.level)
+
+    def restore(self, tensors: Sequence[Tensor]) -> Any:
+        return self.objective.restore(tensors)
+
+    def __call__(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        return self.compute(energy, checks.points(x), state, generator)
+
+    def compute(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        sigma = draw(self.level, x, generator)
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        return self.objective.compute(energy, x + align(sigma, x) * noise, state, generator)
+
+
+@dataclass(frozen=True)
+class Denoising(Objective):
+    r"""Creates the regression of a denoiser, which need not be a gradient: no EBM, but their bound.
+
+    .. math:: L = \mathbb{E} \, \frac{w(\sigma)}{2 \sigma^4} \|D(x + \sigma \varepsilon, \sigma) - x\|^2 ,
+
+    with the weight w of `LevelDCD`: for :math:`D = x - \sigma^2 \nabla E` it is its limit.
+
+    Arguments:
+        level: The standard deviation of the noise, or its law.
+        weight: The weight w, see `LevelDCD`.
+        sigma_data: The standard deviation of the data, for the weight `edm`.
+    """
+
+    level: Law = 0.3
+    weight: Literal["one", "variance", "edm"] = "variance"
+    sigma_data: float = 0.5
+
+    def __post_init__(self) -> None:
+        LevelDCD(self.level, weight=self.weight, sigma_data=self.sigma_data)
+
+    def compute(
+        self,
+        energy: Any,
+        x: Tensor,
+        state: None = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        sigma = draw(self.level, x, generator).expand(len(x))
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        miss = energy.denoise(x + align(sigma, x) * noise, sigma) - x
+        error = dot(miss, miss)
+        loss = weigh(self.weight, sigma, self.sigma_data) / (2 * sigma**4) * error
+        return Output(loss.mean(), None, {"error": error.detach().mean()})

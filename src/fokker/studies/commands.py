@@ -12,7 +12,7 @@ __all__ = [
 
 import math
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from rich.console import Console
 from rich.table import Table
@@ -155,6 +155,76 @@ class ReproduceMixtures:
         from . import mixtures
 
         mixtures.run(self.out, self.device, self.steps, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceDenoising:
+    """Reproduce the paper's denoising study: its Table 4, our energies, and the bound.
+
+    Each method on each set trains in a run folder of its own; a study that was stopped goes on
+    where it was."""
+
+    data: tuple[str, ...] = ("mnist", "fashion_mnist", "cifar10", "svhn")
+    """The sets, by name or as folders."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    methods: tuple[str, ...] = ()
+    """Only these, as PRESET-METHOD, such as fokker-dcd; all by default."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int | None = None
+    """The number of steps; the preset's if not given."""
+    images: int = 2000
+    """The number of test images."""
+    minutes: float | None = None
+    """Save and stop after so many minutes of a method, to be resumed."""
+    quick: bool = False
+    """Small networks, 30 steps of 8, 16 test images: shows that it works, not how well."""
+    out: Path = Path("runs/study-denoising")
+    """The folder of the study."""
+    results: Path | None = None
+    """Also write all rows to this JSON file."""
+
+    def run(self) -> None:
+        from . import denoising
+        from .. import figures
+
+        names = [f"{preset}-{method}" for preset, method in denoising.METHODS]
+        for name in self.methods:
+            if name not in names:
+                raise unknown(name, names, "a method", "--methods")
+        console = Console()
+        count = 16 if self.quick else self.images
+        for data in self.data:
+            for preset, method in denoising.METHODS:
+                part = denoising.Part(data, preset, method, self.data_dir, self.device, self.steps)
+                if self.quick:
+                    part = replace(part, steps=30, batch=8, quick=True)
+                if self.methods and f"{preset}-{method}" not in self.methods:
+                    continue
+                total = part.config.optimization.steps
+                with console.status(part.name) as status:
+
+                    def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
+                        s.update(f"{part.name}: {step} of {total} steps")
+
+                    denoising.run(part, self.out, count, tick, self.minutes)
+                console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
+        rows = denoising.collect(self.out)
+        if self.results is not None:
+            command = "fokker reproduce denoising" + (" --quick" if self.quick else "")
+            where = ", ".join(sorted({row["device"] for row in rows}))
+            results.save(self.results, rows, command, where=where)
+        table = Table(*tables.DENOISING_HEADER)
+        for line in tables.denoising_rows(rows):
+            table.add_row(*line)
+        console.print(table)
+        for data in self.data:
+            figure = self.out / f"{Path(data).name}.png"
+            figures.denoised(self.out, data, self.data_dir, figure)
+            console.print(f"figure: {figure}")
+        if self.quick:
+            console.print("This was --quick: a slice, not the study.")
 
 
 @dataclass(frozen=True)

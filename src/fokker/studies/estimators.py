@@ -54,9 +54,9 @@ ESTIMATORS: dict[str, dict[str, Objective]] = {
         "finite differences at x_0, pairs": short("start", FiniteDifference(), True),
         "stein at x_t": short("end", Stein(), False),
         "stein at x_t, pairs": short("end", Stein(), True),
-        "level 0.02, stein": LevelDCD(0.02, form="stein", weighted=False),
-        "level 0.02, surrogate": LevelDCD(0.02, form="surrogate", weighted=False),
-        "level 0.02, limit (DSM)": LevelDCD(0.02, form="limit", weighted=False),
+        "level 0.02, stein": LevelDCD(0.02, form="stein", weight="one"),
+        "level 0.02, surrogate": LevelDCD(0.02, form="surrogate", weight="one"),
+        "level 0.02, limit (DSM)": LevelDCD(0.02, form="limit", weight="one"),
     },
     "images": {
         "level 0.3, limit (DSM)": LevelDCD(0.3, form="limit"),

@@ -1,7 +1,4 @@
-r"""Tasks: what a run is trained on, and how it is judged.
-
-A 2-D set has an exact density: `ToyTask` draws fresh points forever and judges by Fisher gap, KL and
-mass off the data (`fokker.metrics`).
+r"""The task of a table of points.
 
 A table has few rows, which a network soon knows by heart. `TableTask` standardizes them and splits
 them in three: training rows; **validation** rows, by which the weights that a run keeps are chosen;
@@ -18,66 +15,27 @@ what mass is far from all rows; `ess`, the effective share of that sample, says 
 likely than it: near 1 for an outlier.
 """
 
-__all__ = ["TableEnergy", "TableTask", "Task", "ToyTask", "energies", "task_of"]
+__all__ = ["TableEnergy", "TableTask", "energies"]
 
-import abc
 import math
 import torch
 
-from dataclasses import dataclass
 from pathlib import Path
 from torch import Tensor
 from typing import Any
 
-from .analytic import GaussianMixture
-from .config import Config, TableData, ToyData
-from .data import Planar
-from .data.table import Standardize, read_table, split
-from .derivatives import EnergyLike, Hutchinson, value
-from .energies import Energy
-from .metrics import evaluate_planar, log_normalizer, score_matching_loss
+from .base import Task
+from ..analytic import GaussianMixture
+from ..config import TableData
+from ..data.table import Standardize, read_table, split
+from ..derivatives import EnergyLike, Hutchinson, value
+from ..energies import Energy
+from ..metrics import log_normalizer, score_matching_loss
 
 CENTERS = 200  # training rows in the proposal for Z
 DRAWS = 8000  # points of the importance sample
 WIDTH = 0.3  # of the Gaussians about them, in standard deviations of the data
 FAR, REACH = 0.2, 3.0  # the share of the wide Gaussian in it, and its width
-
-
-class Task(abc.ABC):
-    r"""Abstract task."""
-
-    dim: int  # of a point
-    criterion: str | None = None  # the judgement whose least value chooses; None for the last
-
-    @abc.abstractmethod
-    def batch(self, n: int, generator: torch.Generator) -> Tensor:
-        r"""Returns n training points, :math:`(n, D)` in float32, on the device of the generator."""
-
-    @abc.abstractmethod
-    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
-        r"""Returns how good an energy is; `None` where there is no answer."""
-
-    def card(self, energy: Energy, device: torch.device) -> dict[str, Any]:
-        r"""Returns what reading the run needs beside its weights, in the types of JSON."""
-        return {}
-
-    def check(self, card: dict[str, Any]) -> None:  # noqa: B027
-        r"""Raises unless the data is what it was when a card was made."""
-
-
-@dataclass(frozen=True)
-class ToyTask(Task):
-    r"""Creates the task of a 2-D set."""
-
-    data: Planar
-    dim: int = 2
-
-    def batch(self, n: int, generator: torch.Generator) -> Tensor:
-        return self.data.sample(n, generator, generator.device, torch.float32)
-
-    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
-        report = evaluate_planar(energy, self.data, device=device)
-        return {k: v if math.isfinite(v) else None for k, v in report._asdict().items()}
 
 
 class TableTask(Task):
@@ -94,6 +52,7 @@ class TableTask(Task):
         table, self.path = read_table(Path(data.path)), data.path
         self.columns, self.values = table.columns, table.values
         self.dim = len(table.columns)
+        self.shape = (self.dim,)
         rows = split(len(table.values), data.held_out, seed)
         self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
         train, validation, test = (table.values[which] for which in rows)
@@ -172,13 +131,6 @@ def energies(energy: EnergyLike, points: Tensor, device: torch.device) -> Tensor
     with torch.no_grad():
         parts = [value(energy, part.to(device)) for part in points.split(8192)]
     return torch.cat(parts).double().cpu()
-
-
-def task_of(config: Config) -> Task:
-    r"""Returns the task of a configuration."""
-    if isinstance(config.data, ToyData):
-        return ToyTask(config.data.build())
-    return TableTask(config.data, config.seed)
 
 
 class TableEnergy(Energy):

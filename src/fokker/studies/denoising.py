@@ -1,0 +1,167 @@
+r"""The denoising study: the paper's Table 4, the same with our energies, and the bound.
+
+For each set, each method of `fokker.presets.IMAGE_METHODS` is trained in a run folder of its own
+(a study that was stopped goes on where it was), then judged on the first images of the test split,
+with the same noise for all methods, at σ = 0.3, 0.6 and 0.9. An energy of one level is judged by every
+rule of `fokker.denoising`, a row each; the table shows the best rule of each cell, for CD as for DCD,
+and names it. Nothing is clipped unless the row says so.
+"""
+
+__all__ = ["METHODS", "PAPER_TABLE_4", "Part", "collect", "run"]
+
+import json
+import math
+import torch
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .. import results
+from ..config import Config, ImageData, Optimization, ResNet, UNet
+from ..denoising import RULES, denoise, errors
+from ..presets import image_config
+from ..runs import Run, load
+from ..tasks.image import LEVELS, ImageTask, noisy
+from ..training import fit
+
+SETS = ("mnist", "fashion_mnist", "cifar10", "svhn")
+METHODS = (
+    ("paper", "dcd"),
+    ("paper", "cd"),
+    ("fokker", "dcd"),
+    ("fokker", "dcd-limit"),
+    ("fokker", "reference"),
+)
+# "RMSE of denoised images", Luo et al. 2023, Table 4: σ = 0.3, 0.6, 0.9
+PAPER_TABLE_4: dict[str, dict[str, tuple[float, float, float]]] = {
+    "mnist": {"dcd": (0.165, 0.194, 0.303), "cd": (0.194, 0.390, 1.099)},
+    "fashion_mnist": {"dcd": (0.170, 0.217, 0.497), "cd": (0.171, 0.279, 0.872)},
+    "cifar10": {"dcd": (0.129, 0.193, 0.244), "cd": (0.154, 0.317, 8.572)},
+    "svhn": {"dcd": (0.099, 0.137, 0.294), "cd": (0.124, 0.293, 6.938)},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    r"""One method on one set."""
+
+    data: str
+    preset: str
+    method: str
+    data_dir: str | None = None
+    device: str = "cpu"
+    steps: int | None = None  # the preset's if not given
+    batch: int | None = None
+    quick: bool = False  # small networks, for tests and a first look on a CPU
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.data).name}-{self.preset}-{self.method}"
+
+    @property
+    def config(self) -> Config:
+        images = ImageData(self.data, self.data_dir)
+        base = image_config(self.preset, self.method, images, self.device)
+        given = {"steps": self.steps, "batch": self.batch}
+        changed = {k: v for k, v in given.items() if v is not None}
+        base = replace(base, optimization=replace(base.optimization, **changed))
+        if not self.quick:
+            return base
+        network = base.network
+        if isinstance(network, UNet):
+            network = replace(network, width=16, blocks=1)
+        elif isinstance(network, ResNet):
+            network = replace(network, depth=10, widen=1)
+        quick: Optimization = replace(base.optimization, rate=2e-3, warmup=10)
+        return replace(base, network=network, optimization=quick, evaluate=10_000)
+
+
+def judge(run: Run, part: Part, count: int) -> list[results.Row]:
+    r"""Returns the rows of a trained run: one a level and rule, clipped and not."""
+    device = torch.device(part.device)
+    task = run.task()
+    if not isinstance(task, ImageTask):
+        raise TypeError(f"expected a run on images, got {run.path}")
+    energy = run.energy.to(device)
+    clean = task.test(count, device)
+    rules = ("tweedie",) if task.level is None else RULES
+    config = run.config.optimization
+    rows = []
+    for sigma in LEVELS:
+        x = noisy(clean, sigma)
+        for rule in rules:
+            own: Any = {} if task.level is None else {"level": task.level, "rule": rule}
+            generator = torch.Generator(device).manual_seed(0)
+            parts = [
+                denoise(energy, part_, sigma, generator=generator, **own).detach()
+                for part_ in x.split(250)
+            ]
+            out = torch.cat(parts)
+            for clipped in (False, True):
+                found = errors(out.clamp(-1, 1) if clipped else out, clean)
+                rows.append({
+                    "data": Path(part.data).name,
+                    "method": part.method,
+                    "preset": part.preset,
+                    "sigma": sigma,
+                    **{k: v if math.isfinite(v) else None for k, v in found._asdict().items()},
+                    "rule": rule,
+                    "clipped": clipped,
+                    "images": len(clean),
+                    "train_images": config.steps * config.batch,
+                    "gpu_seconds": run.metrics[-1]["seconds"],
+                    "params": sum(p.numel() for p in energy.parameters()),
+                    "device": results.hardware(part.device),
+                    "commit": results.commit(),
+                })
+    return rows
+
+
+def run(
+    part: Part,
+    folder: Path,
+    count: int = 2000,
+    progress: Callable[[int, dict[str, Any]], None] = lambda step, line: None,
+    minutes: float | None = None,
+) -> None:
+    r"""Trains a part, unless it is trained, and writes its rows.
+
+    Arguments:
+        part: The part.
+        folder: The folder of the study.
+        count: The number of test images.
+        progress: See `fokker.fit`.
+        minutes: See `fokker.fit`.
+    """
+    target = folder / f"{part.name}.json"
+    if target.exists():
+        return
+    place = folder / part.name
+    started = (place / "config.toml").exists()
+    trained = fit(part.config, place, resume=started, progress=progress, minutes=minutes)
+    rows = judge(load(trained.path), part, count)
+    partial = target.with_suffix(".partial")
+    partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
+    partial.replace(target)
+
+
+def collect(folder: Path) -> list[results.Row]:
+    r"""Returns the rows of all parts in a folder."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise ValueError(f"expected parts of a study in {folder}, got none; run it first")
+    return [row for path in paths for row in json.loads(path.read_text())]
+
+
+def best(rows: Sequence[results.Row], clipped: bool = False) -> list[results.Row]:
+    r"""Returns the row with the least error of each set, preset, method and level."""
+    found: dict[tuple[Any, ...], results.Row] = {}
+    for row in rows:
+        if row["clipped"] is not clipped or row["rmse_mean"] is None:
+            continue
+        key = (row["data"], row["preset"], row["method"], row["sigma"])
+        if key not in found or row["rmse_mean"] < found[key]["rmse_mean"]:
+            found[key] = row
+    return list(found.values())

@@ -1,0 +1,33 @@
+r"""What a task is."""
+
+__all__ = ["Task"]
+
+import abc
+import torch
+
+from torch import Tensor
+from typing import Any
+
+from ..energies import Energy
+
+
+class Task(abc.ABC):
+    r"""Abstract task."""
+
+    shape: tuple[int, ...]  # of a point
+    criterion: str | None = None  # the judgement whose least value chooses; None for the last
+
+    @abc.abstractmethod
+    def batch(self, n: int, generator: torch.Generator) -> Tensor:
+        r"""Returns n training points, :math:`(n, *)` in float32, on the device of the generator."""
+
+    @abc.abstractmethod
+    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
+        r"""Returns how good an energy is; `None` where there is no answer."""
+
+    def card(self, energy: Energy, device: torch.device) -> dict[str, Any]:
+        r"""Returns what reading the run needs beside its weights, in the types of JSON."""
+        return {}
+
+    def check(self, card: dict[str, Any]) -> None:  # noqa: B027
+        r"""Raises unless the data is what it was when a card was made."""

@@ -1,0 +1,157 @@
+r"""The benchmark: what it counts, what it writes, and that its rivals are what they say."""
+
+import json
+import math
+import pytest
+import torch
+
+from dataclasses import replace
+from fokker import bench as benches
+from fokker.bench import NETS, bench, bench_steps, cheapest_cd, names_of, plain, reference
+from fokker.cli import main
+from fokker.energies import Energy
+from fokker.networks import MLP, WideResNet
+from fokker.objectives import CD, LevelDCD, ScoreMatching
+from fokker.step import bind, trace
+from fokker.studies import estimators
+
+SMALL = replace(NETS["wrn-10-1"], batch=2, shape=(1, 8, 8))
+
+
+def test_operations_are_those_of_the_count() -> None:
+    names = ["dcd", "dcd-limit", "dcd-surrogate", "dcd-hutchinson", "cd-1"]
+    rows = {r["name"]: r for r in bench(SMALL, names, rounds=1, compile=False, rivals=False)}
+    passes = {name: row["tflop"] / rows["plain"]["tflop"] for name, row in rows.items()}
+    counted = {"dcd": 3, "dcd-limit": 2, "dcd-surrogate": 8 / 3, "dcd-hutchinson": 5, "cd-1": 2}
+    for name, expected in counted.items():
+        assert passes[name] == pytest.approx(expected, rel=0.03), name
+
+
+def test_rows_have_the_documented_fields() -> None:
+    rows = bench(SMALL, ["dcd-limit", "reference"], rounds=2, compile=False)
+    assert {(r["library"], r["name"]) for r in rows} >= {
+        ("fokker", "plain"), ("fokker", "dcd-limit"), ("eager", "reference"), ("torchebm", "dsm")
+    }  # fmt: skip
+    fields = "suite library name net batch shape device precision ms spread x_plain peak_gib"
+    fields += " x_plain_memory per_second tflops peak_share"
+    for row in rows:
+        assert set(fields.split()) <= set(row)
+        assert row["ms"] > 0 and row["per_second"] == pytest.approx(2000 / row["ms"], rel=0.01)
+    assert rows[0]["x_plain"] == 1
+
+
+def parameters(energy: torch.nn.Module) -> dict:
+    return {k: p.detach() for k, p in energy.named_parameters()}
+
+
+def test_the_cheapest_cd_is_cd() -> None:
+    torch.manual_seed(0)
+    energy, x = MLP(width=16).double(), torch.randn(32, 2, dtype=torch.float64)
+    inputs = (parameters(energy), {}, x, ())
+    cheap, plain_ = (
+        trace(cheapest_cd(energy, 0.01), *inputs),
+        trace(bind(energy, CD(1, 0.01)), *inputs),
+    )
+    noise = cheap.draw(torch.Generator().manual_seed(0))
+    a, b = cheap(*inputs, noise=noise)[0], plain_(*inputs, noise=noise)[0]
+    assert all(torch.allclose(a[k], b[k], atol=1e-12) for k in a)
+
+
+def test_the_plain_step_is_the_gradient_of_the_mean() -> None:
+    energy, x = MLP(width=8), torch.randn(16, 2)
+    gradients = plain(energy)(parameters(energy), {}, x)[0]
+    energy(x).mean().backward()
+    for name, p in energy.named_parameters():
+        assert torch.allclose(gradients[name], p.grad)
+
+
+def test_the_reference_is_hutchinson_s_dcd() -> None:
+    r"""In expectation over its noise, on a quadratic, whose Laplacian has no variance."""
+
+    class Bowl(Energy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.tensor(1.3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a * x.square().sum((1, 2, 3)) / 2
+
+    torch.manual_seed(0)
+    energy, x = Bowl(), torch.randn(20_000, 1, 2, 2)
+    run = reference(energy, x, 0.3)
+    found = torch.stack([run()[0] for _ in range(20)]).mean() / 4
+    S = 1 + LevelDCD(0.3).learned ** 2
+    assert float(found) == pytest.approx(1.3 * S - 1, abs=0.03)
+
+
+def test_the_reference_leaves_our_convolution_in_place() -> None:
+    ours = benches.convolution.convolve
+    reference(WideResNet(1, 10, 1), torch.randn(2, 1, 8, 8), 0.3)()
+    assert benches.convolution.convolve is ours
+
+
+def test_growth_covers_dimension_batch_and_size() -> None:
+    tiny = replace(NETS["mlp-2d"], batch=10)
+    rows = benches.growth(
+        rounds=1, points=tiny, image=SMALL, dims=(2, 65), batches=(5,), sizes=(8,)
+    )
+    exact = [row["shape"] for row in rows if row["name"] == "dcd" and row["suite"] == "dimension"]
+    assert exact == [[2]]  # in 65 dimensions it takes too long
+    assert {row["suite"] for row in rows} == {"dimension", "batch", "size"}
+
+
+def test_the_command_adds_rows_and_replaces_old_ones(tmp_path, capsys) -> None:
+    out = tmp_path / "bench.json"
+    args = ["bench", "--nets", "wrn-10-1", "--no-compile", "--no-rivals", "--rounds", "1"]
+    for names in (["dcd-limit"], ["dcd-limit", "dcd"]):
+        main([*args, "--out", str(out), "--names", *names])
+    rows = json.loads(out.read_text())["rows"]
+    assert sorted(row["name"] for row in rows) == ["dcd", "dcd-limit", "plain"]
+    assert out.with_suffix(".png").exists()
+    for bad, line in ((["--nets", "wrn-10-2"], "wrn-10-1"), (["--names", "dcx"], "dcd")):
+        with pytest.raises(SystemExit) as stop:
+            main(["bench", *bad])
+        assert stop.value.code == 2
+        assert f"did you mean '{line}'" in capsys.readouterr().err
+
+
+def test_every_name_of_a_network_can_be_made() -> None:
+    net = replace(NETS["mlp-2d"], batch=20, build=lambda dtype: MLP(width=8))
+    rows = bench(net, rounds=1, compile=False, rivals=False)
+    assert [row["name"] for row in rows] == names_of(net)
+
+
+def test_variance_of_a_gradient_in_closed_form() -> None:
+    class Bowl(Energy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a * x.square().sum(1) / 2
+
+    generator, B = torch.Generator().manual_seed(0), 50
+    sample = lambda: torch.randn(B, 1, generator=generator)
+    found = estimators.variance(Bowl(), ScoreMatching(), sample, 2000)
+    assert found == pytest.approx(2 / B, rel=0.15)  # of a mean of a x² − 1 at a = 1
+
+
+def test_the_study_of_estimators(tmp_path) -> None:
+    rows = estimators.run(tmp_path / "e.json", ("images",), steps=1, batch=4, draws=3, rounds=1)
+    assert [row["estimator"] for row in rows] == list(estimators.ESTIMATORS["images"])
+    assert rows[0]["x_variance"] == 1
+    for row in rows:
+        assert row["merit"] == pytest.approx(row["x_variance"] * row["x_plain"], rel=0.01)
+
+
+def test_fields_have_unit_variance_and_are_smooth() -> None:
+    x = estimators.fields(2000, torch.Generator().manual_seed(0))
+    assert float(x.var()) == pytest.approx(1, rel=0.05)
+    step = x[..., 1:] - x[..., :-1]
+    assert float(step.var()) < 0.5  # white noise has 2
+
+
+def test_costs_are_ratios() -> None:
+    net = replace(NETS["mlp-2d"], batch=50, build=lambda dtype: MLP(width=64))
+    found = bench_steps(net, {"sm": ScoreMatching()}, rounds=3)
+    assert math.isfinite(found["sm"]) and found["sm"] > 1
