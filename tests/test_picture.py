@@ -6,6 +6,7 @@ import pytest
 import re
 import struct
 import torch
+import warnings
 import zlib
 
 from fokker.data import picture
@@ -148,6 +149,13 @@ def test_resizing_is_antialiased():
 )
 def test_refused(content, message):
     refused(content, message)
+
+
+def test_a_bomb_is_an_error_and_no_warning():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        refused(header(10_000, 9_500), "expected at most 8192x8192 pixels, got more")
+    assert not said
 
 
 def test_a_long_file(monkeypatch, tmp_path):
