@@ -1,0 +1,84 @@
+r"""The cache: arrays that are slow to make, kept between runs.
+
+An array lies in `NAME.npy`, to be mapped into memory, beside `NAME.json`: the SHA-256 of that file and
+the fingerprint of what the array was made from. Both are written beside their place and renamed into
+it, the second last. The file is hashed before it is parsed, each time: one that was damaged, or cut
+short by a full disk, is never used but made anew, with a warning. So is the array where the cache
+cannot be written to.
+
+The folder is that of the variable `FOKKER_CACHE`, or `~/.cache/fokker`. It may be deleted at any time.
+"""
+
+__all__ = ["cached", "folder"]
+
+import hashlib
+import json
+import numpy as np
+import os
+import warnings
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+
+def folder() -> Path:
+    r"""Returns the folder of the cache."""
+    return Path(os.environ.get("FOKKER_CACHE") or "~/.cache/fokker").expanduser()
+
+
+def cached(name: str, fingerprint: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    r"""Returns an array from the cache if it is there and whole; else makes it and keeps it.
+
+    Arguments:
+        name: A name for the eye.
+        fingerprint: The hash of all that the array depends on.
+        make: Called without arguments to make the array.
+    """
+    path = folder() / f"{name}-{fingerprint[:16]}.npy"
+    x = recall(path, fingerprint)
+    if x is None:
+        x = make()
+        keep(path, fingerprint, x)
+    return x
+
+
+def recall(path: Path, fingerprint: str) -> np.ndarray | None:
+    r"""Returns a cached array, mapped into memory, if it is there and whole."""
+    try:
+        said = json.loads(path.with_suffix(".json").read_text())
+        if said != card(path, fingerprint):
+            raise ValueError("its SHA-256 is not the one written down")
+        return np.load(path, mmap_mode="c", allow_pickle=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        warnings.warn(
+            f"expected a whole array in the cache, got {path}: {error}; it is made anew",
+            stacklevel=4,
+        )
+        return None
+
+
+def keep(path: Path, fingerprint: str, x: np.ndarray) -> None:
+    r"""Writes an array into the cache, whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".partial-", dir=path.parent) as partial:
+            array, text = Path(partial, "x.npy"), Path(partial, "x.json")
+            np.save(array, x, allow_pickle=False)
+            text.write_text(json.dumps(card(array, fingerprint)))
+            array.replace(path)
+            text.replace(path.with_suffix(".json"))
+    except OSError as error:
+        warnings.warn(
+            f"expected a cache that can be written to, got {path.parent}: {error}; nothing is"
+            " kept (set FOKKER_CACHE to another folder)",
+            stacklevel=4,
+        )
+
+
+def card(path: Path, fingerprint: str) -> dict[str, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"fingerprint": fingerprint, "sha256": digest}

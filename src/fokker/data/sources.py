@@ -1,0 +1,139 @@
+r"""Sources: the files in which a set of images lies.
+
+They are those of
+
+- a folder laid out as on the Hugging Face hub: `train-*.parquet` and `test-*.parquet`, or those in
+  `data/`, all the parts that their names promise (`-of-00002`);
+- a folder of image files, at any depth, in the order of their paths. Names that start with a dot are
+  left out. Its splits are its folders `train` and `test` if it has both. If not, a file belongs to
+  `test` if the first 8 bytes of the SHA-256 of its path below the folder, as one big-endian number,
+  are a multiple of 10: one in ten, whatever other files there are;
+- a set known by name: its folder in the data folder, or in the cache, where it is fetched to from the
+  hub, once.
+"""
+
+__all__ = ["SETS", "SPLITS", "Known", "files_of", "fingerprint", "locate"]
+
+import hashlib
+import os
+import re
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, NoReturn
+
+from . import cache
+
+SPLITS = ("train", "test")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+class Known(NamedTuple):
+    r"""A set known by name: its channels, and its id and configuration on the hub."""
+
+    channels: int
+    hub: str | None = None
+    config: str | None = None
+
+
+SETS = {
+    "mnist": Known(1, "ylecun/mnist"),
+    "fashion_mnist": Known(1, "zalando-datasets/fashion_mnist"),
+    "cifar10": Known(3, "uoft-cs/cifar10"),
+    "svhn": Known(3, "ufldl-stanford/svhn", "cropped_digits"),
+    "celeba32": Known(3),
+}
+
+
+def locate(name: str, split: str, data_dir: str | Path | None) -> Path:
+    r"""Returns the folder of a named set."""
+    root = data_dir or os.environ.get("FOKKER_DATA")
+    if root is not None:
+        if not Path(root).is_dir():
+            raise ValueError(f"expected data_dir or FOKKER_DATA to be a folder, got {root}")
+        if Path(root, name).is_dir():
+            return Path(root, name)
+    return fetch(name, split)
+
+
+def fetch(name: str, split: str) -> Path:
+    r"""Returns the folder in the cache where a set from the hub lies, as one file a split."""
+    place = cache.folder() / "hub" / name
+    target = place / f"{split}-00000-of-00001.parquet"
+    if target.exists():
+        return place
+    _, hub, config = SETS[name]
+    needed = f"expected the set {name} in a folder {name} of data_dir or FOKKER_DATA"
+    if hub is None:
+        raise ValueError(f"{needed}, got none; it is not on the hub")
+    try:
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError(f"{needed}, got none; or pip install 'fokker[hub]' to fetch it") from None
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".partial-", dir=place) as partial:
+        try:
+            load_dataset(hub, config, split=split).to_parquet(f"{partial}/x.parquet")
+        except Exception as error:  # of many kinds, on networks
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{needed}, or {hub} from the hub, got neither: {reason}") from error
+        Path(partial, "x.parquet").replace(target)
+    return place
+
+
+def files_of(folder: Path, split: str) -> list[Path]:
+    r"""Returns the files of a split: of Parquet if there are any, else of images."""
+    tables = sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")])
+    if tables:
+        found = [path for path in tables if path.name.startswith(f"{split}-")]
+        for path in found:
+            parts = re.search(r"-of-(\d+)\.parquet$", path.name)
+            if parts and int(parts[1]) != len(found):
+                raise ValueError(f"{path}: expected {int(parts[1])} such files, got {len(found)}")
+        if not found:
+            raise ValueError(f"{folder}: expected {split}-*.parquet, got only {tables[0].name}")
+        return found
+    images = {path.relative_to(folder).as_posix(): path for path in walk(folder)}
+    if not images:
+        raise ValueError(
+            f"{folder}: expected {split}-*.parquet, or images ({', '.join(SUFFIXES)}), got none"
+        )
+    split_of = named_split if all((folder / s).is_dir() for s in SPLITS) else hashed_split
+    found = [images[name] for name in sorted(images) if split_of(name) == split]
+    if not found:
+        rule = "" if split_of is named_split else "; one file in ten is, by its name"
+        got = f"none of its {len(images)}{rule}"
+        raise ValueError(f"{folder}: expected images in {split}, got {got}")
+    return found
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith(".") and name.lower().endswith(SUFFIXES):
+                yield Path(place, name)
+
+
+def named_split(name: str) -> str:
+    return name.split("/", maxsplit=1)[0]
+
+
+def hashed_split(name: str) -> str:
+    digest = hashlib.sha256(os.fsencode(name)).digest()
+    return "train" if int.from_bytes(digest[:8], "big") % 10 else "test"
+
+
+def fingerprint(folder: Path, files: list[Path], options: tuple[int | None, ...]) -> str:
+    r"""Returns a hash of the names and the contents of files, and of how they are read."""
+    total = hashlib.sha256(repr(options).encode())
+    for path in files:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        name = os.fsencode(path.relative_to(folder).as_posix())
+        total.update(len(name).to_bytes(4, "big") + name + content)
+    return total.hexdigest()
