@@ -93,7 +93,7 @@ def test_the_reference_leaves_our_convolution_in_place() -> None:
 def test_growth_covers_dimension_batch_and_size() -> None:
     tiny = replace(NETS["mlp-2d"], batch=10)
     rows = benches.growth(
-        rounds=1, points=tiny, image=SMALL, dims=(2, 65), batches=(5,), sizes=(8,)
+        rounds=1, points=tiny, image=SMALL, dims=(2, 65), batches=(5,), sizes=(8,), names=["dcd"]
     )
     exact = [row["shape"] for row in rows if row["name"] == "dcd" and row["suite"] == "dimension"]
     assert exact == [[2]]  # in 65 dimensions it takes too long
@@ -136,9 +136,11 @@ def test_variance_of_a_gradient_in_closed_form() -> None:
     assert found == pytest.approx(2 / B, rel=0.15)  # of a mean of a x² − 1 at a = 1
 
 
-def test_the_study_of_estimators(tmp_path) -> None:
+def test_the_study_of_estimators(tmp_path, monkeypatch) -> None:
+    few = dict(list(estimators.ESTIMATORS["images"].items())[:2])
+    monkeypatch.setitem(estimators.ESTIMATORS, "images", few)
     rows = estimators.run(tmp_path / "e.json", ("images",), steps=1, batch=4, draws=3, rounds=1)
-    assert [row["estimator"] for row in rows] == list(estimators.ESTIMATORS["images"])
+    assert [row["estimator"] for row in rows] == list(few)
     assert rows[0]["x_variance"] == 1
     for row in rows:
         assert row["merit"] == pytest.approx(row["x_variance"] * row["x_plain"], rel=0.01)

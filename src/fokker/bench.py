@@ -452,6 +452,9 @@ def bench_steps(net: Net, objectives: dict[str, Objective], rounds: int = 9) -> 
     return {n: statistics.median(t[n] / t["plain"] for t in times) for n in objectives}
 
 
+GROWING = ("dcd", "dcd-limit", "dcd-surrogate", "dcd-hutchinson", "cd-1", "cd-10")
+
+
 def growth(
     device: str = "cpu",
     precision: str = "float32",
@@ -462,6 +465,7 @@ def growth(
     dims: Sequence[int] = (2, 8, 64, 512, 4096),
     batches: Sequence[int] = (100, 1000, 10_000),
     sizes: Sequence[int] = (16, 28, 56),
+    names: Sequence[str] = GROWING,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[results.Row]:
     r"""Times how steps grow with dimension, batch and image size.
@@ -476,10 +480,10 @@ def growth(
         dims: The dimensions.
         batches: The batches, of points.
         sizes: The sides of an image.
+        names: The steps.
         progress: Called with a line at each thing done.
     """
     rows = []
-    names = ["dcd", "dcd-limit", "dcd-surrogate", "dcd-hutchinson", "cd-1", "cd-10"]
     common = (device, precision, rounds, compile, False)
     for dim in dims:
         own = replace(points, build=lambda dtype, dim=dim: MLP(dim), shape=(dim,))
