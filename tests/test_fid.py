@@ -1,6 +1,7 @@
 r"""The inception distances against closed forms, and the network against its references."""
 
 import hashlib
+import importlib.util
 import math
 import numpy as np
 import os
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 import zipfile
 
 from conftest import standard_error
+from fokker import results
 from fokker.metrics import inception as network
 from fokker.metrics.fid import (
     Statistics,
@@ -379,6 +381,39 @@ def test_weights_that_are_missing(tmp_path, monkeypatch):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match=r"some.safetensors: expected a whole safetensors file"):
         load_inception(path)
+
+
+def test_proof(tmp_path, monkeypatch, generator):
+    path = Path(__file__).parents[1] / "benchmarks/fid_proof.py"
+    spec = importlib.util.spec_from_file_location("fid_proof", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "load_inception", lambda w, convention, *_: extractor(convention))
+    shards = [images(n, generator).numpy() for n in (12, 8, 9)]
+    paths = [tmp_path / f"{name}.npy" for name in ("a", "b", "test")]
+    for file, shard in zip(paths, shards, strict=True):
+        np.save(file, shard)
+    a, b, test = map(str, paths)
+    out = tmp_path / "out.json"
+    argv = ["fid_proof.py", "--train", a, b, "--test", test, "--batch", "5"]
+    argv += ["--keep", str(tmp_path / "kept"), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", argv)
+    script.main()
+    made = results.load(out)
+    assert [row["convention"] for row in made["rows"]] == ["tf", "torch"]
+    train = torch.from_numpy(np.concatenate(shards[:2]))
+    for row in made["rows"]:
+        fid = fid_between(train, torch.from_numpy(shards[2]), extractor(row["convention"]))
+        assert (row["train"], row["test"]) == fid.counts == (20, 9)
+        assert row["fid"] == pytest.approx(fid.value, abs=1e-4) and row["seconds"] is not None
+    assert str(tmp_path) not in out.read_text()
+    script.main()  # from what was kept
+    again = results.load(out)["rows"]
+    assert [row["fid"] for row in again] == [row["fid"] for row in made["rows"]]
+    assert all(row["seconds"] is None for row in again)
+    monkeypatch.setattr("sys.argv", [*argv, "--limit", "7"])
+    with pytest.raises(ValueError, match=r"train-tf.safetensors: expected 7 images, got 20"):
+        script.main()
 
 
 WEIGHTS = os.environ.get("FOKKER_INCEPTION")
