@@ -1,4 +1,4 @@
-r"""Metrics that judge an energy against an exact truth."""
+r"""Metrics: an energy against an exact truth, samples against data."""
 
 from .density import (
     MixtureReport,
@@ -9,15 +9,26 @@ from .density import (
     log_normalizer,
     score_matching_loss,
 )
+from .fid import FID, KID, Statistics, fid_between, frechet, kid_between, statistics
+from .inception import Extractor, load_inception
 from .transport import wasserstein
 
 __all__ = [
+    "FID",
+    "KID",
+    "Extractor",
     "MixtureReport",
     "PlanarReport",
+    "Statistics",
     "evaluate_mixture",
     "evaluate_planar",
+    "fid_between",
     "fisher_gap",
+    "frechet",
+    "kid_between",
+    "load_inception",
     "log_normalizer",
     "score_matching_loss",
+    "statistics",
     "wasserstein",
 ]
