@@ -23,7 +23,7 @@ from ..energies import Energy
 from ..objectives import LevelDCD, Noisy, Objective
 
 LEVELS = (0.3, 0.6, 0.9)  # the paper's
-JUDGED = 256  # images
+JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
 
 
 def level_of(objective: Objective) -> float | None:
@@ -71,7 +71,7 @@ class ImageTask(Task):
         return to_float(self.images["test"].pixels[:n]).to(device)
 
     def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
-        clean = self.test(JUDGED, device)
+        clean = self.test(FEW if device.type == "cpu" else JUDGED, device)
         line: dict[str, Any] = {}
         for sigma in LEVELS:
             x = noisy(clean, sigma)
