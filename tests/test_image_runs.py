@@ -20,7 +20,8 @@ MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def plain(double, tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)  # as for a user
     monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
 
 
@@ -92,7 +93,7 @@ def test_presets_are_the_paper_s():
     assert image_config("paper", "dcd", ImageData("mnist")).network == ResNet(16, 8)
     assert (paper.optimization.rate, paper.optimization.beta2) == (2e-4, 0.99)
     assert image_config("fokker", "dcd", data, "cuda").compile
-    for bad, near in ((("papr", "cd"), "paper"), (("paper", "dc"), "cd")):
+    for bad, near in ((("papr", "cd"), "paper"), (("paper", "dc"), "dcd")):
         with pytest.raises(ValueError, match=f"did you mean '{near}'"):
             image_config(*bad, data)
 
