@@ -1,4 +1,4 @@
-r"""Metrics: an energy against an exact truth, samples against data."""
+r"""Metrics: an energy against an exact truth, on data and against itself; samples against data."""
 
 from .density import (
     MixtureReport,
@@ -11,22 +11,30 @@ from .density import (
 )
 from .fid import FID, KID, Statistics, fid_between, frechet, kid_between, statistics
 from .inception import Extractor, load_inception
+from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
+from .residual import Residual, fokker_planck_residual
 from .transport import wasserstein
 
 __all__ = [
     "FID",
     "KID",
     "Extractor",
+    "Likelihood",
     "MixtureReport",
     "PlanarReport",
+    "Residual",
     "Statistics",
+    "bits_per_dimension",
+    "dequantize",
     "evaluate_mixture",
     "evaluate_planar",
     "fid_between",
     "fisher_gap",
+    "fokker_planck_residual",
     "frechet",
     "kid_between",
     "load_inception",
+    "log_likelihood",
     "log_normalizer",
     "score_matching_loss",
     "statistics",

@@ -1,24 +1,37 @@
-r"""Samplers: Langevin chains, with and without a Metropolis test, and annealing."""
+r"""Samplers: Langevin chains, with and without a Metropolis test, annealing, and flows."""
 
 __all__ = [
+    "FLOWS",
     "MALA",
     "SAMPLERS",
     "ULA",
     "Acceptance",
     "Annealed",
+    "Churn",
+    "Corrector",
+    "Drawn",
+    "Euler",
+    "Field",
+    "Flow",
+    "Heun",
     "Info",
     "Run",
     "Sampler",
     "State",
     "ess",
     "geometric",
+    "karras",
     "rhat",
     "standard_error",
 ]
 
 from .annealed import Annealed, geometric
 from .base import Info, Run, Sampler, State
+from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
+from .field import Field
+from .flow import Churn, Drawn, Euler, Flow, Heun, karras
 from .langevin import MALA, ULA
 
 SAMPLERS: dict[str, type[Sampler]] = {"ula": ULA, "mala": MALA, "annealed": Annealed}
+FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun}

@@ -22,16 +22,21 @@ at x'. The middle is the error of the trapezoidal rule for :math:`E' - E`: r is 
 
 __all__ = ["MALA", "ULA"]
 
+import abc
 import math
 import torch
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Info, Sampler, State
+from .streams import Stream
 from .. import checks
 from ..checks import align, dot
 from ..derivatives import EnergyLike, gradient
+
+Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,27 @@ class Langevin(Sampler):
             )
         return State(x, e, g, h, count)
 
-    def propose(self, state: State, generator: torch.Generator | None) -> Tensor:
+    @torch.no_grad()
+    def step(
+        self, energy: EnergyLike, state: State, generator: torch.Generator | None = None
+    ) -> tuple[State, Info]:
+        return self.move(lambda x: gradient(energy, x), state, Stream(generator))
+
+    @abc.abstractmethod
+    def move(self, slope: Slope, state: State, stream: Stream) -> tuple[State, Info]:
+        r"""Returns the state after one transition, and its info.
+
+        Arguments:
+            slope: The energy and its gradient, :math:`(B, *) \to (B), (B, *)`.
+            state: The state.
+            stream: The source of randomness.
+        """
+
+    def propose(self, state: State, stream: Stream) -> Tensor:
         r"""Returns :math:`x - \frac{h}{2} \nabla E(x) + \sqrt{h} \, z`, with shape
         :math:`(B, *)`."""
         x, _, g, h, _ = state
-        z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        return x - h / 2 * g + torch.sqrt(h) * z
+        return x - h / 2 * g + torch.sqrt(h) * stream.normal(x)
 
 
 @dataclass(frozen=True)
@@ -94,12 +114,9 @@ class ULA(Langevin):
         1.11
     """
 
-    @torch.no_grad()
-    def step(
-        self, energy: EnergyLike, state: State, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
-        x = self.propose(state, generator)
-        e, g = gradient(energy, x)
+    def move(self, slope: Slope, state: State, stream: Stream) -> tuple[State, Info]:
+        x = self.propose(state, stream)
+        e, g = slope(x)
         info = Info(torch.ones_like(e), e, state.step_size)
         return State(x, e, g, state.step_size, state.count + 1), info
 
@@ -163,13 +180,10 @@ class MALA(Langevin):
     def transient(self) -> int:
         return self.warmup
 
-    @torch.no_grad()
-    def step(
-        self, energy: EnergyLike, state: State, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    def move(self, slope: Slope, state: State, stream: Stream) -> tuple[State, Info]:
         x, e, g, h, count = state
-        y = self.propose(state, generator)
-        ey, gy = gradient(energy, y)
+        y = self.propose(state, stream)
+        ey, gy = slope(y)
         norm = dot(gy, gy)
         r = e - ey + dot(y - x, g + gy) / 2 + h / 8 * (dot(g, g) - norm)
         r = torch.where((ey == math.inf) | (norm == math.inf), -math.inf, r)
@@ -182,8 +196,7 @@ class MALA(Langevin):
                 f" {float(ey[bad][0]):.4g}"
             )
         a = torch.exp(r.clamp(max=0))
-        u = torch.rand(a.shape, generator=generator, dtype=a.dtype, device=a.device)
-        take = u < a
+        take = stream.uniform(x) < a
         e = torch.where(take, ey, e)
         take = align(take, x)
         x, g = torch.where(take, y, x), torch.where(take, gy, g)
