@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from dataclasses import replace
-from fokker import bench as benches
-from fokker.bench import NETS, bench, bench_steps, cheapest_cd, names_of, plain, reference
+from fokker.bench import NETS, bench, bench_steps, growth, names_of
+from fokker.bench.rivals import cheapest_cd, plain, reference
 from fokker.cli import main
 from fokker.energies import Energy
-from fokker.networks import MLP, WideResNet
+from fokker.networks import MLP, WideResNet, convolution
 from fokker.objectives import CD, LevelDCD, ScoreMatching
 from fokker.step import bind, trace
 from fokker.studies import estimators
@@ -85,14 +85,14 @@ def test_the_reference_is_hutchinson_s_dcd() -> None:
 
 
 def test_the_reference_leaves_our_convolution_in_place() -> None:
-    ours = benches.convolution.convolve
+    ours = convolution.convolve
     reference(WideResNet(1, 10, 1), torch.randn(2, 1, 8, 8), 0.3)()
-    assert benches.convolution.convolve is ours
+    assert convolution.convolve is ours
 
 
 def test_growth_covers_dimension_batch_and_size() -> None:
     tiny = replace(NETS["mlp-2d"], batch=10)
-    rows = benches.growth(
+    rows = growth(
         rounds=1, points=tiny, image=SMALL, dims=(2, 65), batches=(5,), sizes=(8,), names=["dcd"]
     )
     exact = [row["shape"] for row in rows if row["name"] == "dcd" and row["suite"] == "dimension"]

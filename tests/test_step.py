@@ -96,6 +96,22 @@ def test_noise_is_an_input() -> None:
     assert torch.equal(got, expected)
 
 
+def test_what_is_asked_for_twice_is_done_once() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.zeros(3)
+        z.add_(x)  # made functional by the trace, or left alone: either way right
+        return torch.sin(x) * y + torch.sin(x) + torch.sin(y) + x.sum() + x.sum(0) + z
+
+    traced = trace(f, torch.zeros(3), torch.zeros(3))
+    counts = [n.target for n in traced.graph.graph.nodes].count
+    assert counts(torch.ops.aten.sin.default) == 2
+    x, y = torch.randn(3), torch.randn(3)
+    assert torch.allclose(traced(x, y, noise=[]), f(x, y))
+    # a number and a truth value are equal as keys, but not the same operand
+    g = lambda x: torch.add(x, 1) + torch.add(x, 1.0) + torch.mul(x, True)
+    assert torch.equal(trace(g, torch.arange(3))(torch.arange(3), noise=[]), g(torch.arange(3)))
+
+
 def test_an_unknown_draw_is_named() -> None:
     with pytest.raises(ValueError, match="bernoulli"):
         trace(torch.bernoulli, torch.full((3,), 0.5))

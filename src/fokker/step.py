@@ -4,8 +4,8 @@ Training needs :math:`\partial_\theta L`, and L holds derivatives in x already. 
 the way of a compiler: a graph that is differentiated while it runs, and random numbers drawn within.
 So a step is *traced* first: `make_fx` runs the objective and all of its derivatives once, on tensors
 without storage, and writes down the plain tensor operations, forward, score, Laplacian and parameter
-gradient in one flat graph without autograd. Every draw in it then becomes an input. What is left is
-a pure function,
+gradient in one flat graph without autograd. Every draw in it then becomes an input, and what is asked
+for twice is done once. What is left is a pure function,
 
 .. math:: (\theta, b, x, s, \varepsilon) \to (\partial_\theta L, L, s', \text{info}),
 
@@ -24,13 +24,14 @@ what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
 __all__ = ["Gradients", "Step", "Traced", "bind", "trace"]
 
+import operator
 import torch
 import torch.utils._pytree as pytree
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from typing import Any, NamedTuple
 
@@ -85,6 +86,23 @@ def draw_of(node: Node) -> Draw | None:
     raise ValueError(
         f"expected draws by randn, rand, randint or randperm in a traced function, got {node.target}"
     )
+
+
+def share(graph: Graph) -> None:
+    r"""Does every operation once that a graph does several times on the same operands."""
+    seen: dict[Any, Node] = {}
+    for node in graph.nodes:
+        target = node.target
+        pure = isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
+        if node.op != "call_function" or not (pure or target is operator.getitem):
+            continue
+        key = (target, *pytree.tree_flatten((node.args, node.kwargs)))
+        key = (key[0], tuple((type(a), a) for a in key[1]), key[2])
+        if key in seen:
+            node.replace_all_uses_with(seen[key])
+            graph.erase_node(node)
+        else:
+            seen[key] = node
 
 
 class Traced:
@@ -149,6 +167,7 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
             inputs_end = node.next
         graph.graph.erase_node(node)
         draws.append(draw)
+    share(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return Traced(graph, draws, lambda out: pytree.tree_unflatten(out, shape[-1]), compile)

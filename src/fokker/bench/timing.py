@@ -14,220 +14,24 @@ what one would write first: Hutchinson's Laplacian by double backward, in eager 
 own convolutions.
 """
 
-__all__ = ["NETS", "Net", "bench", "bench_steps", "growth", "names_of"]
+__all__ = ["bench", "bench_steps"]
 
 import statistics
 import time
 import torch
-import torch.nn.functional as F
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from typing import Any
 
-from . import results
-from .evolution import Taylor
-from .networks import MLP, UNetEnergy, WideResNet, convolution
-from .objectives import (
-    CD,
-    DCD,
-    PCD,
-    DenoisingScoreMatching,
-    LevelDCD,
-    MultiTimeDCD,
-    Objective,
-    ScoreMatching,
-    SlicedScoreMatching,
-)
-from .step import bind, trace
-
-Run = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Net:
-    r"""A network to time steps on."""
-
-    name: str
-    build: Callable[[str], nn.Module]  # from a dtype
-    batch: int
-    shape: tuple[int, ...]
-    level: bool = False  # whether the energy takes a noise level
-    kind: str = "image"
-
-
-NETS = {
-    net.name: net
-    for net in (
-        Net("mlp-2d", lambda dtype: MLP(), 1000, (2,), kind="points"),
-        Net("wrn-28-10", lambda dtype: WideResNet(dtype=dtype), 256, (3, 32, 32)),
-        Net("wrn-16-8", lambda dtype: WideResNet(1, 16, 8, dtype=dtype), 128, (1, 28, 28)),
-        Net("wrn-10-1", lambda dtype: WideResNet(1, 10, 1, dtype=dtype), 16, (1, 16, 16)),
-        Net("unet-15m", lambda dtype: UNetEnergy(dtype=dtype), 512, (3, 32, 32), level=True),
-        Net(
-            "unet-fused",
-            lambda dtype: UNetEnergy(dtype=dtype, fused=True),
-            512,
-            (3, 32, 32),
-            level=True,
-        ),
-    )
-}
-
-
-def objectives_of(net: Net) -> dict[str, Objective]:
-    r"""Returns the objectives that are timed on a network, by name."""
-    if net.kind == "points":
-        return {
-            "dcd": DCD(),
-            "dcd-pairs": DCD(evolution=Taylor("start"), step=2e-5, antithetic=True),
-            "dcd-multi": MultiTimeDCD(),
-            "dcd-limit": LevelDCD(0.05, form="limit"),
-            "dcd-surrogate": LevelDCD(0.05, form="surrogate"),
-            "dcd-hutchinson": LevelDCD(0.05, form="hutchinson"),
-            "sm": ScoreMatching(),
-            "ssm": SlicedScoreMatching(),
-            "dsm": DenoisingScoreMatching(0.05),
-            "cd-10": CD(10),
-            "pcd-20": PCD(20),
-        }
-    own: dict[str, Any] = {"conditional": net.level}
-    named: dict[str, Objective] = {
-        "dcd": LevelDCD(form="stein", **own),
-        "dcd-limit": LevelDCD(form="limit", **own),
-        "dcd-surrogate": LevelDCD(form="surrogate", **own),
-        "dcd-hutchinson": LevelDCD(form="hutchinson", **own),
-    }
-    if not net.level:
-        named |= {"cd-10": CD(10), "pcd-10": PCD(10), "ssm": SlicedScoreMatching()}
-    return named
-
-
-def names_of(net: Net) -> list[str]:
-    r"""Returns the names of all rows of a network."""
-    names = ["plain", *objectives_of(net)]
-    if not net.level:
-        names += ["cd-1", "reference"]
-    if net.kind == "points":
-        names += ["dcd-train", "dcd-multi-train"]
-    return names
-
-
-class AtLevel(nn.Module):
-    r"""An energy E(x, σ) at one level, as a module."""
-
-    def __init__(self, energy: nn.Module, sigma: float) -> None:
-        super().__init__()
-        self.energy, self.sigma = energy, sigma
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.energy(x, x.new_full((len(x),), self.sigma))
-
-
-def plain(energy: nn.Module) -> Callable[..., Any]:
-    r"""The gradient of the mean energy: forward and backward, nothing else."""
-
-    def step(params: Any, buffers: Any, x: Tensor, state: Any = ()) -> Any:
-        call = lambda p: torch.func.functional_call(energy, p | buffers, (x,)).mean()
-        gradients, loss = torch.func.grad_and_value(call)(params)
-        return gradients, loss, (), {}
-
-    return step
-
-
-def cheapest_cd(energy: nn.Module, step_size: float) -> Callable[..., Any]:
-    r"""CD-1 with one backward pass at the data for both gradients, in x and in the parameters."""
-
-    def step(params: Any, buffers: Any, x: Tensor, state: Any = ()) -> Any:
-        call = lambda p, x: torch.func.functional_call(energy, p | buffers, (x,))
-        e, pull = torch.func.vjp(call, params, x)  # pyright: ignore[reportAssignmentType]
-        up, slope = pull(torch.full_like(e, 1 / len(x)))
-        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device)
-        y = x - step_size / 2 * len(x) * slope + step_size**0.5 * noise
-        down, other = torch.func.grad_and_value(lambda p: call(p, y).mean())(params)
-        return {k: up[k] - down[k] for k in params}, e.mean() - other, (), {}
-
-    return step
-
-
-def reference(energy: nn.Module, x: Tensor, level: float) -> Run:
-    r"""Hutchinson's DCD by eager double backward, as one would write it first."""
-    params = [p for p in energy.parameters() if p.requires_grad]
-    step = LevelDCD(level).step * level**2
-
-    def run() -> Any:
-        with textbook_convolutions():
-            y = x + level * torch.randn_like(x)
-            z = (y + step**0.5 * torch.randn_like(x)).requires_grad_()
-            e = energy(z)
-            (g,) = torch.autograd.grad(e.sum(), z, create_graph=True)
-            v = torch.randint_like(x, 2) * 2 - 1
-            (hv,) = torch.autograd.grad((g * v).sum(), z, create_graph=True)
-            bracket = (g.square() - v * hv).flatten(1).sum(1) / 2
-            loss = (bracket + (energy(y) - e) / step).mean()
-            return torch.autograd.grad(loss, params, allow_unused=True)
-
-    return run
-
-
-@contextmanager
-def textbook_convolutions() -> Any:
-    r"""Replaces our convolution by PyTorch's own, within."""
-    ours = convolution.convolve
-    convolution.convolve = F.conv2d  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        yield
-    finally:
-        convolution.convolve = ours
-
-
-def peers(energy: nn.Module, x: Tensor, net: Net) -> dict[str, Run]:
-    r"""Returns the steps of torchebm on the same network, by name; none if it is not installed."""
-    try:
-        from torchebm import losses
-        from torchebm.core import BaseModel
-        from torchebm.samplers import LangevinDynamics
-    except ImportError:
-        return {}
-
-    class Model(BaseModel):
-        def __init__(self) -> None:
-            super().__init__(device=x.device)
-            self.net = energy
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.net(x)
-
-    model, on = Model(), {"device": x.device}
-    params = list(model.parameters())
-    langevin = lambda: LangevinDynamics(model, step_size=5e-4, **on)
-    cd = losses.ContrastiveDivergence
-    made = {
-        "cd-1": lambda: cd(model, langevin(), k_steps=1, **on),
-        "cd-10": lambda: cd(model, langevin(), k_steps=10, **on),
-        "dsm": lambda: losses.DenoisingScoreMatching(model, noise_scale=0.3, **on),
-        "ssm": lambda: losses.SlicedScoreMatching(model, n_projections=1, **on),
-    }
-    if net.kind == "points":  # its exact score matching fails on convolutions
-        made["sm"] = lambda: losses.ScoreMatching(model, hessian_method="exact", **on)
-        made["pcd-20"] = lambda: cd(
-            model, langevin(), k_steps=20, persistent=True, buffer_size=10_000, init_steps=0, **on
-        )
-
-    def step(make: Callable[[], nn.Module]) -> Run:
-        loss = make()
-
-        def run() -> Any:
-            out = loss(x)
-            value = out[0] if isinstance(out, tuple) else out
-            return torch.autograd.grad(value, params, allow_unused=True)
-
-        return run
-
-    return {name: step(make) for name, make in made.items()}
+from .nets import Net, names_of, objectives_of
+from .rivals import AtLevel, Run, cheapest_cd, peers, plain, reference
+from .. import results
+from ..networks import DTYPES
+from ..objectives import PCD, Objective
+from ..step import bind, trace
 
 
 @dataclass
@@ -390,7 +194,7 @@ def bench(
         for timed in steps:
             assert timed.times is not None
             timed.times.append(clock(timed, cuda))
-    dtype = torch.float32 if net.kind == "points" else convolution.DTYPES[precision]
+    dtype = torch.float32 if net.kind == "points" else DTYPES[precision]
     peak = matmul_rate(torch.device(device), dtype)
     base = steps[0]
     rows = []
@@ -450,48 +254,3 @@ def bench_steps(net: Net, objectives: dict[str, Objective], rounds: int = 9) -> 
         timed.run()
     times = [{name: clock(timed, False) for name, timed in steps.items()} for _ in range(rounds)]
     return {n: statistics.median(t[n] / t["plain"] for t in times) for n in objectives}
-
-
-GROWING = ("dcd", "dcd-limit", "dcd-surrogate", "dcd-hutchinson", "cd-1", "cd-10")
-
-
-def growth(
-    device: str = "cpu",
-    precision: str = "float32",
-    rounds: int = 5,
-    compile: bool = False,
-    points: Net = NETS["mlp-2d"],
-    image: Net = NETS["wrn-16-8"],
-    dims: Sequence[int] = (2, 8, 64, 512, 4096),
-    batches: Sequence[int] = (100, 1000, 10_000),
-    sizes: Sequence[int] = (16, 28, 56),
-    names: Sequence[str] = GROWING,
-    progress: Callable[[str], None] = lambda line: None,
-) -> list[results.Row]:
-    r"""Times how steps grow with dimension, batch and image size.
-
-    Arguments:
-        device: The device.
-        precision: The dtype of the layers of the image network.
-        rounds: The number of interleaved rounds.
-        compile: Whether steps are compiled.
-        points: The network of points; its input layer follows the dimension.
-        image: The network of images.
-        dims: The dimensions.
-        batches: The batches, of points.
-        sizes: The sides of an image.
-        names: The steps.
-        progress: Called with a line at each thing done.
-    """
-    rows = []
-    common = (device, precision, rounds, compile, False)
-    for dim in dims:
-        own = replace(points, build=lambda dtype, dim=dim: MLP(dim), shape=(dim,))
-        kept = [n for n in names if n != "dcd" or dim <= 64]  # exact: d + 2 passes
-        rows += bench(own, kept, *common, "dimension", progress)
-    for batch in batches:
-        rows += bench(replace(points, batch=batch), names, *common, "batch", progress)
-    for size in sizes:
-        own = replace(image, shape=(image.shape[0], size, size))
-        rows += bench(own, names, *common, "size", progress)
-    return rows
