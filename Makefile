@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/fokker train toy --data 2spirals --steps 700 --batch 512 --width 128 --rate 3e-3 --evaluate 175 --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

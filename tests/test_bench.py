@@ -36,7 +36,7 @@ def test_rows_have_the_documented_fields() -> None:
     fields += " x_plain_memory per_second tflops peak_share"
     for row in rows:
         assert set(fields.split()) <= set(row)
-        assert row["ms"] > 0 and row["per_second"] == pytest.approx(2000 / row["ms"], rel=0.01)
+        assert row["ms"] > 0 and row["per_second"] == pytest.approx(2000 / row["ms"], abs=0.1)
     assert rows[0]["x_plain"] == 1
 
 

@@ -170,7 +170,7 @@ def bench(
     energy = net.build(precision).to(device)
     x = 0.5 * torch.randn(net.batch, *net.shape, device=device)
     graphs = cuda and net.kind == "points"
-    names = list(names or names_of(net))
+    names = names_of(net) if names is None else list(names)
     steps: list[Timed] = []
     for name in dict.fromkeys(["plain", *names]):
         steps.append(prepare(name, net, energy, x, compile, graphs and name != "reference"))
