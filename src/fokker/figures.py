@@ -136,7 +136,9 @@ def bench(rows: Sequence[results.Row], path: Path) -> None:
             values = [row["x_plain"] for row in own]
             axis.barh(labels, values, color=[colours[row["library"]] for row in own])
             axis.bar_label(axis.containers[0], [f"{v:.3g}" for v in values], fontsize=7, padding=2)
-            axis.set(title="\n".join(panel[:2]), xlabel="× plain step", xscale="log")
+            where = panel[1].split(",")[0]
+            axis.set_title(f"{panel[0]}\n{where}", fontsize=8)
+            axis.set(xlabel="× plain step", xscale="log")
             axis.margins(x=0.15)
         path.parent.mkdir(parents=True, exist_ok=True)
         fig.savefig(path, dpi=130)

@@ -115,7 +115,7 @@ def run(
     rounds: int = 9,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[results.Row]:
-    r"""Measures all estimators and writes the rows.
+    r"""Measures all estimators and writes the rows after each group.
 
     Arguments:
         out: The file.
@@ -157,5 +157,5 @@ def run(
                 "merit": round(found / floor * cost, 3),
             })
             progress(f"{name}: {label}: variance {found / floor:.3g}, cost {cost:.3g}")
-    results.save(out, rows, f"fokker reproduce estimators --out {out}")
+        results.save(out, rows, f"fokker reproduce estimators --out {out}")
     return rows
