@@ -109,8 +109,8 @@ def variance(
 def run(
     out: Path,
     groups: Sequence[str] = ("points", "images"),
-    steps: int = 400,
-    batch: int = 256,
+    steps: int = 200,
+    batch: int = 128,
     draws: int = 64,
     rounds: int = 9,
     progress: Callable[[str], None] = lambda line: None,
