@@ -27,9 +27,9 @@ import numpy as np
 import time
 import torch
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fokker import results
+from fokker.bench.timing import capture
 from fokker.config import Optimization
 from fokker.energies import Energy
 from fokker.presets import PRESETS
@@ -82,20 +82,6 @@ class Stack(BaseModel):
         place.copy_(x)
         graph.replay()
         return out.clone()
-
-
-def capture(function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    r"""Returns a function as a CUDA graph, and the tensor that each replay fills."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = function()
-    return graph, out
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class Timed:
     times: list[float] | None = None
 
 
-def capture(run: Run) -> Run:
-    r"""Returns a step as a CUDA graph."""
+def capture(run: Run) -> tuple[torch.cuda.CUDAGraph, Any]:
+    r"""Returns a function as a CUDA graph, and the result that each replay fills."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -59,8 +59,8 @@ def capture(run: Run) -> Run:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+        out = run()
+    return graph, out
 
 
 def prepare(
@@ -113,7 +113,7 @@ def prepare(
     if x.device.type == "cuda":
         torch.cuda.synchronize()
     compile_s = time.perf_counter() - start if compile else None
-    step = capture(run) if graphs else run
+    step = capture(run)[0].replay if graphs else run
     return Timed("fokker", name, step, counter.get_total_flops(), trace_s, compile_s)
 
 

@@ -51,7 +51,6 @@ __all__ = ["Denoising", "LevelDCD", "Noisy"]
 import math
 import torch
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, Literal
@@ -177,17 +176,10 @@ class Noisy(Objective):
         if isinstance(self.level, float | int):
             checks.positive(level=self.level)
 
-    def restore(self, tensors: Sequence[Tensor]) -> Any:
-        return self.objective.restore(tensors)
-
-    def __call__(
-        self,
-        energy: EnergyLike,
-        x: Tensor,
-        state: Any = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        return self.compute(energy, checks.points(x), state, generator)
+    @property
+    def carries(self) -> type:  # pyright: ignore[reportIncompatibleVariableOverride]
+        r"""The class of the state, that of the objective."""
+        return self.objective.carries
 
     def compute(
         self,
