@@ -15,7 +15,7 @@ divergence; the other methods run under the same conditions, so that what differ
 128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by Hutchinson's
 estimator, and CD with one Langevin step of 0.018; the number of steps, which the paper does not give,
 is 1,000, at a constant rate and without an average of the weights. `fokker`: one U-Net energy of every level from 0.05
-to 1.2, log-uniform, 1,000 steps of 256 with a cosine schedule; `dcd` is the divergence of finite step with Stein's
+to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of finite step with Stein's
 Laplacian, `dcd-limit` its limit, which is denoising score matching. `reference` is the same U-Net
 as a plain denoiser, trained on as many images. On a GPU all run in bfloat16.
 """
@@ -170,7 +170,7 @@ def image_config(
     else:
         form = "denoiser" if method == "reference" else "inner"
         network = UNet(form=form, precision=precision)
-        optimization = Optimization(steps=1000, batch=256, rate=7e-4, warmup=100, ema=0.995)
+        optimization = Optimization(steps=800, batch=256, rate=7e-4, warmup=100, ema=0.995)
     return Config(
-        data, methods[method], network, optimization, seed, device, compile=fast, evaluate=500
+        data, methods[method], network, optimization, seed, device, compile=fast, evaluate=200
     )
