@@ -48,7 +48,7 @@ def slope(objective: LevelDCD, a: float, n: int = 400_000) -> tuple[float, float
 
 def closed(form: str, a: float) -> float:
     r"""The same in closed form: data N(0, S2), z of variance S, w held fixed."""
-    delta = 0.0 if form == "limit" else SHARE * SIGMA**2
+    delta = {"limit": 0.0, "path": SHARE * SIGMA**2 / 2}.get(form, SHARE * SIGMA**2)
     S = S2 + SIGMA**2 + delta
     if form != "surrogate":
         return a * S - 1
@@ -59,7 +59,7 @@ def closed(form: str, a: float) -> float:
     return (S - delta - shifted) / (2 * delta)
 
 
-@pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "limit"])
+@pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "path", "limit"])
 @pytest.mark.parametrize("a", [0.7, 1.6])
 def test_the_expected_gradient_on_a_gaussian(form: str, a: float) -> None:
     mean, error = slope(LevelDCD(SIGMA, SHARE, form, weight="one"), a)
@@ -70,11 +70,76 @@ def test_the_expected_gradient_on_a_gaussian(form: str, a: float) -> None:
 def test_the_contrast_of_stein_has_little_noise() -> None:
     r"""At E = a ‖x‖²/2 the linear part of the gradient has twice the variance of the limit's."""
     spreads = {}
-    for form in ("stein", "hutchinson", "limit"):
+    for form in ("stein", "hutchinson", "path", "limit"):
         objective = LevelDCD(SIGMA, 0.05, form, weight="one")
         spreads[form] = slope(objective, 1 / (S2 + SIGMA**2), 200_000)[1]
-    assert spreads["stein"] < 2 * spreads["limit"]
+    assert max(spreads["stein"], spreads["path"]) < 2 * spreads["limit"]
     assert spreads["hutchinson"] > 2.5 * spreads["stein"]
+
+
+def radial_slope(rho: Tensor, d: int, r: float, sigma: float = 1.0) -> Tensor:
+    r"""The slope of the minimizer for noise alone, by the closed form of the module."""
+    after = sigma**2 * (1 + r)
+    share = lambda s2: torch.special.gammainc(torch.tensor(d / 2).double(), rho**2 / (2 * s2))
+    constant = (d / 2 - 1) * math.log(2) + math.lgamma(d / 2) + d / 2 * math.log(after)
+    density = torch.exp((d - 1) * torch.log(rho) - rho**2 / (2 * after) - constant)
+    return rho / (2 * after) + (share(sigma**2) - share(after)) / (r * sigma**2 * density)
+
+
+def test_a_long_step_in_many_dimensions() -> None:
+    def off(d: int, r: float) -> Tensor:
+        r"""The slope over the true one, at the median norm and at one deviation on either side."""
+        median = math.sqrt((1 + r) * (d - 2 / 3))
+        rho = median * (1 + torch.tensor([-1.0, 0, 1]).double() / math.sqrt(2 * d))
+        return radial_slope(rho, d, r) / (rho / (1 + r))
+
+    assert torch.allclose(off(784, 0.2)[1:], torch.tensor([0.69, 0.60]).double(), atol=0.01)
+    assert float((off(784, 0.05) - 1).abs().max()) == pytest.approx(0.22, abs=0.01)
+    for d in (2, 784, 3072):
+        assert (off(d, 0.1 / math.sqrt(d)) - 1).abs().max() < 0.035
+    assert (off(784, 0.1 / math.sqrt(784)) - 1).abs().max() < 0.025
+
+
+def mixture_slope(rho: Tensor, d: int, r: float) -> Tensor:
+    r"""Minus the radial slope of the log-density of noise of variance 1 to 1 + r, uniform."""
+    s2 = torch.linspace(1, 1 + r, 2001).double()[:, None]
+    weight = torch.softmax(-d / 2 * torch.log(s2) - rho**2 / (2 * s2), dim=0)
+    return (weight * rho / s2).sum(0)
+
+
+@pytest.mark.parametrize("form", ["stein", "path"])
+def test_the_minimizer_for_noise_alone(form: str) -> None:
+    class Radial(Energy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(5).double())
+
+        def forward(self, x: Tensor) -> Tensor:
+            u = x.square().sum(1) / (1.5 * d) - 1
+            return sum((w * u ** (k + 1) for k, w in enumerate(self.w)), torch.zeros(()))
+
+    d, r = 12, 0.5
+    energy, x = Radial(), torch.zeros(100_000, d).double()
+
+    def slope(w: Tensor) -> Tensor:
+        r"""The gradient, which is linear in w, always with the same noise."""
+        energy.w = torch.nn.Parameter(w)
+        noise = torch.Generator().manual_seed(0)
+        LevelDCD(1.0, r, form, weight="one")(energy, x, None, noise).loss.backward()
+        assert energy.w.grad is not None
+        return energy.w.grad
+
+    start = slope(torch.zeros(5).double())
+    matrix = torch.stack([slope(w) - start for w in torch.eye(5).double()])
+    energy.w = torch.nn.Parameter(torch.linalg.solve(matrix, -start))
+    rho = torch.linspace(3.2, 5.2, 5).double()
+    points = torch.cat([rho[:, None], torch.zeros(5, d - 1).double()], 1).requires_grad_()
+    found = torch.autograd.grad(energy(points).sum(), points)[0][:, 0]
+    if form == "path":
+        assert torch.allclose(found, mixture_slope(rho, d, r), rtol=0.02)
+    else:
+        assert torch.allclose(found, radial_slope(rho, d, r), rtol=0.02)
+        assert not torch.allclose(found, rho / (1 + r), rtol=0.2)
 
 
 def test_the_surrogate_finds_the_gaussian_to_second_order() -> None:
@@ -101,7 +166,7 @@ def test_a_short_step_tends_to_the_limit() -> None:
     assert error < 0.01
 
 
-@pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "limit"])
+@pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "path", "limit"])
 def test_levels_reach_a_conditional_energy(form: str) -> None:
     seen = []
 
@@ -113,12 +178,15 @@ def test_levels_reach_a_conditional_energy(form: str) -> None:
     x = torch.randn(9, 2, dtype=torch.float64)
     objective = LevelDCD(LogNormal(), SHARE, form, conditional=True)
     objective(Conditional(1.0), x).loss.backward()
-    share = 0.0 if form == "limit" else SHARE
+    share = {"limit": 0.0, "path": SHARE / 2}.get(form, SHARE)
+    if form == "path":  # at both ends, every second row
+        assert torch.equal(seen.pop(), seen[0][::2].repeat(2))
     assert all(s.shape == (9,) and (s > 0).all() for s in seen)
     assert all(torch.equal(s, seen[0]) for s in seen)  # the same energy at both points
     fixed = LevelDCD(0.3, SHARE, form, conditional=True)
     fixed(Conditional(1.0), x)
-    assert torch.allclose(seen[-1], torch.full((9,), 0.3 * math.sqrt(1 + share)).double())
+    expected = torch.full_like(seen[-1], 0.3 * math.sqrt(1 + share))
+    assert torch.allclose(seen[-1], expected)
 
 
 @pytest.mark.parametrize("weight", ["one", "variance", "edm"])

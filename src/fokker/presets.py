@@ -14,10 +14,11 @@ divergence; the other methods run under the same conditions, so that what differ
 **Images.** `paper`: data with noise 0.3, WRN-16-8 on the grey sets and WRN-28-10 on the others, batch
 128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by Hutchinson's
 estimator, and CD with one Langevin step of 0.018; the number of steps, which the paper does not give,
-is 1,000, at a constant rate and without an average of the weights. `fokker`: one U-Net energy of every level from 0.05
-to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of finite step with Stein's
-Laplacian, `dcd-limit` its limit, which is denoising score matching. `reference` is the same U-Net
-as a plain denoiser, trained on as many images. On a GPU all run in bfloat16.
+is 1,000, at a constant rate and without an average of the weights. `fokker`: one U-Net energy of every
+level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of
+finite step with its bracket along the path, `dcd-limit` its limit, which is denoising score matching.
+`reference` is the same U-Net as a plain denoiser, trained on as many images. On a GPU all run in
+bfloat16.
 """
 
 __all__ = ["IMAGE_METHODS", "PRESETS", "Preset", "image_config", "preset", "table_config"]
@@ -135,7 +136,7 @@ IMAGE_METHODS: dict[str, dict[str, Objective]] = {
         "cd": Noisy(CD(1, 0.018), 0.3),
     },
     "fokker": {
-        "dcd": LevelDCD(LAW, 0.05, "stein", conditional=True),
+        "dcd": LevelDCD(LAW, 0.2, "path", conditional=True),
         "dcd-limit": LevelDCD(LAW, form="limit", conditional=True),
         "reference": Denoising(LAW),
     },

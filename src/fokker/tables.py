@@ -193,6 +193,7 @@ def render(text: str, root: Path) -> str:
         "mixtures": lambda: mixture_matrix(rows("mixtures")),
         "bench": lambda: bench_table(rows("bench"), gpu=True),
         "bench-cpu": lambda: bench_table(rows("bench"), gpu=False),
+        "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),
     }

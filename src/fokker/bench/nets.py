@@ -74,6 +74,7 @@ def objectives_of(net: Net) -> dict[str, Objective]:
         "dcd": LevelDCD(form="stein", **own),
         "dcd-limit": LevelDCD(form="limit", **own),
         "dcd-surrogate": LevelDCD(form="surrogate", **own),
+        "dcd-path": LevelDCD(form="path", **own),
         "dcd-hutchinson": LevelDCD(form="hutchinson", **own),
     }
     if not net.level:
