@@ -179,8 +179,8 @@ def test_levels_reach_a_conditional_energy(form: str) -> None:
     objective = LevelDCD(LogNormal(), SHARE, form, conditional=True)
     objective(Conditional(1.0), x).loss.backward()
     share = {"limit": 0.0, "path": SHARE / 2}.get(form, SHARE)
-    if form == "path":  # at both ends, every second row
-        assert torch.equal(seen.pop(), seen[0][::2].repeat(2))
+    if form == "path":  # at both ends, half of the rows
+        assert torch.equal(seen.pop(), seen[0][:5].repeat(2))
     assert all(s.shape == (9,) and (s > 0).all() for s in seen)
     assert all(torch.equal(s, seen[0]) for s in seen)  # the same energy at both points
     fixed = LevelDCD(0.3, SHARE, form, conditional=True)

@@ -65,7 +65,7 @@ on the way, and since the norm of the noise tells where on the way a point is, t
 This is `path`, whose step may be long; it learns the levels around :math:`\sigma_m^2 = \sigma^2 + \delta /
 2`, and :math:`\sigma_m` is what an energy of every level is asked at. Noise is taken out of its contrast
 as above, with :math:`\eta \cdot \nabla E(z_s) / \sqrt{\delta}` and the Laplacian at :math:`z_s` times
-:math:`\sqrt{s / \delta}`. What is left is quiet, so every second row is enough for it.
+:math:`\sqrt{s / \delta}`. What is left is quiet, so the first half of the batch is enough for it.
 
 **The limit is denoising score matching.** As :math:`\delta \to 0` the contrast becomes
 :math:`-\tfrac{1}{2} \Delta E`, and with Stein's Laplacian :math:`L \to \mathbb{E} \, \tfrac{1}{2}
@@ -193,7 +193,7 @@ class LevelDCD(Objective):
             laplacian = dot(z - x, g) / now
             bracket = weight * (dot(g, g) - laplacian) / 2
             quiet = dot(eta, g) / torch.sqrt(delta) - torch.sqrt(share) * laplacian
-            half = slice(None, None, 2)
+            half = slice((len(x) + 1) // 2)
             ends = torch.cat([y[half], (y + align(torch.sqrt(delta), x) * eta)[half]])
             if self.conditional:
                 own = lambda p: energy(p, known[half].repeat(2))
