@@ -37,6 +37,7 @@ from .derivatives import LAPLACIANS
 from .diffusions import DIFFUSIONS
 from .energies import Energy, Quadratic
 from .evolution import EVOLUTIONS
+from .guard import Guard
 from .networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
 from .objectives import OBJECTIVES, LogNormal, LogUniform, MultiTimeDCD, Objective
 
@@ -213,12 +214,15 @@ class Config:
     """Whether the training step is compiled: worth its seconds on long runs, see `fokker.step`."""
     evaluate: int = 500
     """The number of steps between evaluations and checkpoints."""
+    keep: int = 2
+    """The number of checkpoints kept, beside the best."""
+    guard: Guard = Guard()
     patience: int | None = None
     """For a table, the number of evaluations without a better one on the validation rows after
     which training stops; it goes on to the last step if not given."""
 
     def __post_init__(self) -> None:
-        checks.positive_integer(evaluate=self.evaluate)
+        checks.positive_integer(evaluate=self.evaluate, keep=self.keep)
         if self.patience is not None:
             checks.positive_integer(patience=self.patience)
             if not isinstance(self.data, TableData):

@@ -28,7 +28,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -115,6 +115,28 @@ class Ranks:
             data.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         dist.broadcast(data, 0)
         return json.loads(bytes(data.cpu().tolist()))
+
+    def once(self, work: Callable[[], Any]) -> Any:
+        r"""Returns what rank 0 finds, on every rank, in the types of JSON. If it fails, all fail.
+
+        Arguments:
+            work: What rank 0 does; nothing in it may wait for another rank.
+        """
+        if self.size == 1:
+            return work()
+        told: dict[str, Any] = {}
+        failed: Exception | None = None
+        if self.first:
+            try:
+                told["value"] = work()
+            except Exception as error:  # noqa: BLE001 - raised below, once the others know
+                failed, told["error"] = error, str(error)
+        told = self.tell(told)
+        if failed is not None:
+            raise failed
+        if "error" in told:
+            raise RuntimeError(f"rank 0 failed: {told['error']}")
+        return told["value"]
 
     def agree(self, tensors: Sequence[Tensor]) -> None:
         r"""Raises unless all ranks hold the same tensors, bit for bit."""

@@ -273,7 +273,7 @@ class Step:
         inputs = (params, dict(self.energy.named_buffers()), x, tuple(state or ()))
         key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs))
         if key not in self.traces:
-            self.share.count(batch=len(x))
+            self.share.even(batch=len(x))
             self.traces[key] = trace(self.pure, *inputs, compile=self.compile)
             self.draws[key] = self.whole(*inputs)
         traced, draws = self.traces[key], self.draws[key]

@@ -51,7 +51,7 @@ class Share(NamedTuple):
         r"""Returns the rows of the share."""
         return x if self.ranks == 1 else x[self.rank :: self.ranks]
 
-    def count(self, **counts: int) -> int:
+    def even(self, **counts: int) -> int:
         r"""Returns how many of a named number of rows the share has; raises unless all have as many."""
         ((name, n),) = counts.items()
         if n % self.ranks:

@@ -172,7 +172,7 @@ class PCD(Objective):
         generator: torch.Generator | None = None,
         share: Share = WHOLE,
     ) -> Output:
-        own, N = share(x), share.count(buffer=self.buffer)
+        own, N = share(x), share.even(buffer=self.buffer)
         particles = self.fresh(x, N, generator) if state is None else state.x
         if len(own) > len(particles) or particles.shape[1:] != x.shape[1:]:
             raise ValueError(

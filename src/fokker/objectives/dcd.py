@@ -201,7 +201,7 @@ class MultiTimeDCD(Objective):
         share: Share = WHOLE,
     ) -> Output:
         first = x[: self.points]
-        share.count(points=len(first))
+        share.even(points=len(first))
         short = self.short.part(energy, x, None, generator, share)
         long = self.long.part(energy, first, None, generator, share)
         info = {"short": short.loss.detach(), "long": long.loss.detach(), **short.info}
