@@ -27,9 +27,9 @@ from torch import Tensor
 
 CONFIG = Config(
     ToyData("8gaussians"),
-    PCD(2, buffer=256),
+    PCD(1, buffer=256),
     Network(width=16, layers=3, confine=0.7),
-    Optimization(steps=40, batch=64),
+    Optimization(steps=24, batch=64),
     evaluate=4,
     guard=Guard("roll-back"),
 )

@@ -41,7 +41,7 @@ def made(step=1, **other):
     lines = [{"step": step, "loss": 1 / 3, "kl": None}]
     state = (torch.randn(7, 2),)
     own = Checkpoint(step, (2,), weights, average, adam, state, best, lines)
-    return own._replace(back=(Name(0, step),), **other)
+    return own._replace(**({"back": (Name(0, step),)} | other))
 
 
 def same(a, b):
@@ -102,7 +102,7 @@ SPOILED = {
     ),
     "a part that is gone": (lambda p: (p / "part-0001.safetensors").unlink(), "part-0001"),
     "no header": (lambda p: (p / "checkpoint.json").unlink(), "checkpoint.json"),
-    "a header of another kind": (lambda p: write_text(p, "[3]"), "broken one"),
+    "a header of another kind": (lambda p: write_text(p, "[3]"), "list indices"),
     "a part of another folder": (rename_part, "is no name of a part"),
     "another step": (lambda p: reheader(p, seal=False, step=7), "is not what was written"),
     "a shape that does not fit": (
@@ -225,7 +225,7 @@ def test_a_run_resumes_from_the_newest_whole_one_and_says_so(tmp_path):
     assert fit(SMALL, tmp_path / "early", resume="if-any").step == 6
 
 
-def test_killed_runs_end_as_if_left_alone(tmp_path):
+def test_a_difference_between_runs_is_found():
     spec = importlib.util.spec_from_file_location("kill", ROOT / "benchmarks/kill.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

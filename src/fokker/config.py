@@ -51,7 +51,14 @@ class ToyData:
     scale: float = 0.25
     """The factor of every point."""
     noise: float | None = None
-    """The noise before the scale; the set's own if not given."""
+    """The noise before the scale, 0.01 or more; the set's own if not given."""
+
+    def __post_init__(self) -> None:
+        if self.noise is not None and not (self.noise == 0 or 0.01 <= self.noise < math.inf):
+            raise ValueError(
+                "expected noise of 0, or of 0.01 or more (a grid that fits into memory does not"
+                f" resolve less), got {self.noise!r}"
+            )
 
     def build(self) -> Planar:
         r"""Returns the set."""

@@ -2,15 +2,16 @@ r"""The guard: what a run does when it diverges, and the numbers that foresee it
 
 Training an energy diverges in two ways. Numbers stop being finite; or they stay finite and explode, as when
 the Langevin chains of contrastive divergence become unstable (:math:`h \lambda > 4` for a step h and a
-curvature :math:`\lambda`) and the energy of their far ends is pushed without bound. So every step is held
-against the steps before it. With :math:`n_k` the norm of the gradient (before it is clipped), :math:`L_k`
-the loss and med the median over the last 200 steps, step k diverges if
+curvature :math:`\lambda`) and the energy of their far ends is pushed without bound: then loss and gradient
+grow twentyfold in a hundred steps, each step a little beyond the last. So every step is held against a long
+memory. With :math:`n_k` the norm of the gradient (before it is clipped), :math:`L_k` the loss and med the
+median over the last 1,000 steps, which lags 500 behind, step k diverges if
 
 .. math::
     n_k \text{ or } L_k \text{ is not finite}, \quad n_k > F \, \mathrm{med}(n), \quad\text{or}\quad
     |L_k| > F \max(1, \mathrm{med} |L|) ,
 
-the last two once 50 steps have been seen. The two numbers of a step stay on the device and are read every
+with :math:`F = 10^3`, the last two once 50 steps have been seen. The two numbers of a step stay on the device and are read every
 few steps, and always before anything is saved: nothing is read back in between, and no checkpoint holds
 what the guard has not seen.
 
@@ -22,7 +23,7 @@ configuration alone, so a run that was killed and resumed takes it again, bit fo
 **What foresees it**, in every line of `metrics.jsonl`:
 
 ================  ===========================================================================
-`gradient_norm`   its median over the last 200 steps
+`gradient_norm`   its median over the last 1,000 steps
 `gradient_peak`   its largest value over them
 `score_norm`      the root mean square of :math:`\|\nabla E\|` at points of the batch
 `energy_gap`      the mean energy of the chains' ends less that of the data: far from 0, the
@@ -34,12 +35,12 @@ configuration alone, so a run that was killed and resumed takes it again, bit fo
 
 __all__ = ["Fall", "Guard", "Watch", "diagnose", "finite"]
 
+import bisect
 import math
-import statistics
 import torch
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
@@ -49,7 +50,7 @@ from .derivatives import EnergyLike, gradient
 from .objectives import CD, PCD, Denoising, LevelDCD, Noisy, Objective
 from .samplers import MALA
 
-WINDOW, FEW = 200, 50  # steps of a running median, and the least it is taken of
+WINDOW, FEW = 1000, 50  # steps of a running median, and the least it is taken of
 POINTS, LEVEL = (
     256,
     0.3,
@@ -66,7 +67,7 @@ class Guard:
     """The number of times that a run is rolled back at most."""
     slower: float = 0.5
     """The factor of the rate at each."""
-    factor: float = 1e4
+    factor: float = 1e3
     """How many times the running median of the gradient's norm, or of the loss, is a divergence."""
     every: int = 10
     """The number of steps between readings of loss and norm from the device."""
@@ -87,6 +88,26 @@ class Fall(NamedTuple):
     reason: str
 
 
+class Memory:
+    r"""The last numbers of a row, and their median."""
+
+    def __init__(self, values: Iterable[float] = ()) -> None:
+        self.last = deque(values, WINDOW)
+        self.ordered = sorted(self.last)
+
+    def append(self, value: float) -> None:
+        r"""Remembers a number, and forgets the oldest if there are many."""
+        if len(self.last) == WINDOW:
+            del self.ordered[bisect.bisect_left(self.ordered, self.last[0])]
+        self.last.append(value)
+        bisect.insort(self.ordered, value)
+
+    @property
+    def median(self) -> float:
+        r"""The median, the upper one of two."""
+        return self.ordered[len(self.ordered) // 2]
+
+
 class Watch:
     r"""Holds every step against the steps before it.
 
@@ -104,14 +125,14 @@ class Watch:
     ) -> None:
         said = memory or {"norms": [], "losses": []}
         self.guard = guard
-        self.norms, self.losses = (deque(said[k], WINDOW) for k in ("norms", "losses"))
+        self.norms, self.losses = Memory(said["norms"]), Memory(said["losses"])
         self.ring = torch.zeros(guard.every, 3, dtype=torch.float32, device=device)
         self.unread: list[int] = []  # steps
 
     @property
     def memory(self) -> dict[str, list[float]]:
         r"""What it remembers."""
-        return {"norms": list(self.norms), "losses": list(self.losses)}
+        return {"norms": list(self.norms.last), "losses": list(self.losses.last)}
 
     @property
     def full(self) -> bool:
@@ -129,8 +150,9 @@ class Watch:
         rows = self.ring[: len(self.unread)].tolist()
         fall = None
         for step, (loss, norm, _) in zip(self.unread, rows, strict=True):
-            if fall is None and (reason := self.judge(step, loss, norm)) is not None:
+            if (reason := self.judge(step, loss, norm)) is not None:
                 fall = Fall(step, reason)
+                break
             self.norms.append(norm)
             self.losses.append(abs(loss))
         self.unread = []
@@ -140,9 +162,9 @@ class Watch:
         for what, value in (("loss", loss), ("norm of the gradient", norm)):
             if not math.isfinite(value):
                 return f"the {what} is not finite ({value}) at step {step}"
-        if len(self.norms) < FEW:
+        if len(self.norms.last) < FEW:
             return None
-        usual, size, factor = *map(statistics.median, (self.norms, self.losses)), self.guard.factor
+        usual, size, factor = self.norms.median, self.losses.median, self.guard.factor
         for what, value, limit in (
             ("norm of the gradient", norm, factor * usual if usual > 0 else math.inf),
             ("loss", abs(loss), factor * max(1.0, size)),
@@ -153,12 +175,7 @@ class Watch:
 
     def line(self) -> dict[str, float]:
         r"""Returns the diagnostics of the gradient."""
-        if not self.norms:
-            return {}
-        return {
-            "gradient_norm": statistics.median(self.norms),
-            "gradient_peak": max(self.norms),
-        }
+        return {"gradient_norm": self.norms.median, "gradient_peak": self.norms.ordered[-1]}
 
 
 def chains(objective: Objective) -> CD | PCD | None:

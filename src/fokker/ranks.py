@@ -195,7 +195,11 @@ def join(device: str | torch.device = "cpu") -> Generator[Ranks, None, None]:
         asked = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(asked)
     backend = "nccl" if asked.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    # torchrun keeps one store for all restarts, in which the addresses of dead ranks remain
+    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"fokker-{attempt}", store)
+    dist.init_process_group(backend, None, PATIENCE, size, rank, store)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), asked)
     finally:

@@ -24,7 +24,7 @@ from torch import Tensor
 from typing import Any
 
 from . import config as configs
-from .checkpoints import VERSION, Best, Checkpoint
+from .checkpoints import VERSION, Best, Checkpoint, read
 from .checkpoints import newest as read_checkpoint
 from .checkpoints import write as write_checkpoint
 from .config import Config, TableData
@@ -124,11 +124,12 @@ def build(config: Config, shape: tuple[int, ...]) -> Energy:
         return config.network.build(shape)
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path, best: bool = False) -> Run:
     r"""Returns a trained run: its energy, its configuration and its metrics.
 
     Arguments:
         path: The run folder.
+        best: Whether to read the best judged checkpoint instead of the newest; for a run that got worse.
 
     Example:
         >>> from fokker import fit
@@ -145,24 +146,25 @@ def load(path: str | Path) -> Run:
         raise ValueError(f"expected a run folder, got {folder}, which does not exist")
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)
-    best = checkpoint.best
-    if best is None and isinstance(config.data, TableData):
+    if best and checkpoint.leader is not None:
+        checkpoint = read(folder / "checkpoint" / str(checkpoint.leader[1]))
+    chosen = checkpoint.best
+    if chosen is None and isinstance(config.data, TableData):
         raise ValueError(
             f"expected weights chosen by validation rows in {folder}, got none: it was stopped"
             " before its first evaluation (resume it), or made by an older fokker (train it again)"
         )
     energy = build(config, checkpoint.shape)
     try:
-        energy.load_state_dict(checkpoint.average if best is None else best.weights)
+        energy.load_state_dict(checkpoint.average if chosen is None else chosen.weights)
     except RuntimeError as error:
         raise ValueError(
             f"expected weights of the network in {folder / 'config.toml'}, got others: "
             + str(error).splitlines()[-1].strip()
         ) from None
-    if best is not None:
-        energy = TableEnergy(energy, best.card)
+    if chosen is not None:
+        energy = TableEnergy(energy, chosen.card)
     energy.requires_grad_(False)
-    chosen = checkpoint.step if best is None else best.step
     found = read_metrics(folder)
     lines = checkpoint.lines  # those that go with the weights
     if lines is None:
@@ -173,7 +175,7 @@ def load(path: str | Path) -> Run:
         energy,
         checkpoint.shape,
         checkpoint.step,
-        chosen,
+        checkpoint.step if chosen is None else chosen.step,
         [line for line in lines if "event" not in line],
         tuple(line for line in found if "event" in line),
     )

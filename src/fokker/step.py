@@ -34,11 +34,13 @@ import operator
 import torch
 import torch.utils._pytree as pytree
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
 from .derivatives import EnergyLike
@@ -71,15 +73,20 @@ class Draw:
                 return torch.randint(self.low, self.high, self.shape, **own)
 
 
-def draw_of(node: Node) -> Draw | None:
-    r"""Returns the draw that an operation of a graph makes, `None` if it makes none."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+def draw_of(target: Any, args: Sequence[Any], like: Tensor) -> Draw | None:
+    r"""Returns the draw that an operation makes, `None` if it makes none.
+
+    Arguments:
+        target: The operation.
+        args: Its arguments.
+        like: What it returns.
+    """
+    if not isinstance(target, torch._ops.OpOverload):
         return None
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+    if torch.Tag.nondeterministic_seeded not in target.tags:
         return None
-    like = node.meta["val"]
     own = (tuple(like.shape), like.dtype, like.device)
-    match node.target.overloadpacket:
+    match target.overloadpacket:
         case aten.randn | aten.randn_like:
             return Draw("normal", *own)
         case aten.rand | aten.rand_like:
@@ -87,11 +94,27 @@ def draw_of(node: Node) -> Draw | None:
         case aten.randperm:
             return Draw("permutation", *own)
         case aten.randint:
-            bounds = [a for a in node.args if isinstance(a, int)]
+            bounds = [a for a in args if isinstance(a, int)]
             return Draw("integer", *own, *([0, *bounds] if len(bounds) == 1 else bounds))
     raise ValueError(
-        f"expected draws by randn, rand, randint or randperm in a traced function, got {node.target}"
+        f"expected draws by randn, rand, randint or randperm in a traced function, got {target}"
     )
+
+
+class Drawing(TorchDispatchMode):
+    r"""Writes down the draws of what is computed under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if (draw := draw_of(func, args, out)) is not None:
+            self.draws.append(draw)
+        return out
 
 
 def share(graph: Graph) -> None:
@@ -163,7 +186,9 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
     )
     draws, inputs_end = [], next(n for n in graph.graph.nodes if n.op != "placeholder")
     for node in list(graph.graph.nodes):
-        if (draw := draw_of(node)) is None:
+        if node.op != "call_function":
+            continue
+        if (draw := draw_of(node.target, node.args, node.meta.get("val"))) is None:
             continue
         with graph.graph.inserting_before(inputs_end):
             noise = graph.graph.placeholder(f"noise_{len(draws)}")
@@ -288,7 +313,10 @@ class Step:
         if self.share.ranks == 1:
             return self.traces[key].draws
         full = tuple(t.new_empty((len(t) * self.share.ranks, *t.shape[1:])) for t in state)
-        draws = trace(bind(self.energy, self.objective), params, buffers, x, full).draws
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, Drawing() as drawing:
+            inputs = pytree.tree_map(fake.from_tensor, (params, buffers, x, full))
+            bind(self.energy, self.objective)(*inputs)
+        draws = drawing.draws
         for whole, own in zip(draws, self.traces[key].draws, strict=True):
             same = (whole.law, whole.low, whole.high) == (own.law, own.low, own.high)
             if not same or (whole.law == "permutation" and whole.shape != own.shape):

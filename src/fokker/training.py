@@ -365,7 +365,10 @@ def train(
         fall, flagged = run.watch.read()
         stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
         if fall is None and (due or stopping) and not finite(list(run.energy.parameters())):
-            fall = Fall(run.done, f"a weight is not finite after step {run.done}")
+            # between evaluations the next loss will tell, as it would have without the request
+            stopping = False
+            if due:
+                fall = Fall(run.done, f"a weight is not finite after step {run.done}")
 
         # judge
         line: Line = {"step": run.done, "loss": float(result.loss), "rate": rate}
@@ -386,9 +389,12 @@ def train(
                 run.lines.append(event)
                 ranks.once(write)
                 again = f" after {run.trial} trials" if run.trial else ""
+                best = ""
+                if run.leader is not None:
+                    best = f", the best ({task.merit} {run.leader[0]:.3g}) is {run.leader[1]}"
                 raise Diverged(
-                    f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}. Try a lower rate,"
-                    " clip=1, the preset fokker, or a guard that rolls back"
+                    f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
+                    " rate, clip=1, the preset fokker, or --on-divergence roll-back"
                 )
             event = run.roll_back(folder, fall)
             ranks.once(write)
