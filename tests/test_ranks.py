@@ -9,6 +9,7 @@ import torch
 
 from dataclasses import dataclass
 from fokker.checkpoints import named, newest
+from fokker.config import Config, Network, Optimization, ToyData, dumps
 from fokker.networks import MLP
 from fokker.objectives import (
     OBJECTIVES,
@@ -68,7 +69,9 @@ def shares(objective, ranks, x):
     return mean, outs
 
 
-@pytest.mark.parametrize("objective", [MultiTimeDCD(points=6), PCD(1, buffer=24)], ids=str)
+@pytest.mark.parametrize(
+    "objective", [MultiTimeDCD(points=6), PCD(1, buffer=24)], ids=lambda o: type(o).__name__
+)
 def test_shares_are_a_partition(objective):
     x = torch.randn(12, 2)
     whole, (one,) = shares(objective, 1, x)
@@ -129,22 +132,24 @@ def test_samples_are_shared_out(n):
     assert found == list(range(n))
 
 
+CONFIG = Config(
+    ToyData("moons"),
+    PCD(1, buffer=32),
+    Network(width=8, layers=3, confine=0.7),
+    Optimization(steps=6, batch=16),
+    evaluate=2,
+)
 DRIVER = """
 import os, signal, sys, torch
-from dataclasses import replace
 from fokker import training
-from fokker.config import Config, Network, Optimization, ToyData
+from fokker.config import loads
 from fokker.metrics.fid import Statistics
-from fokker.objectives import PCD
 from fokker.ranks import join
 from pathlib import Path
 
 torch.set_num_threads(1)
 root, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-config = Config(
-    ToyData("moons"), PCD(1, buffer=32), Network(width=8, layers=3, confine=0.7),
-    Optimization(steps=6, batch=16), evaluate=2,
-)
+config = loads((root / "run.toml").read_text())
 with join("cpu") as ranks:
     training.fit(config, root / "whole", resume="if-any")
     # features of images, shared out
@@ -181,6 +186,7 @@ with join("cpu") as ranks:
 
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint(tmp_path):
     (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "run.toml").write_text(dumps(CONFIG))
     done = torchrun("--max-restarts", 1, tmp_path / "driver.py", tmp_path, ranks=2)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "said: resumed from step-00000004 in" in done.stdout
@@ -201,7 +207,7 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(tmp_path):
 
 
 def test_the_command_runs_under_torchrun(tmp_path):
-    small = ("--steps", 2, "--batch", 16, "--width", 8, "--evaluate", 1, "--objective", "cd")
+    small = ("--steps", 2, "--batch", 16, "--width", 8, "--evaluate", 2, "--objective", "cd")
     args = ("-m", "fokker", "train", "toy", *small, "--out", tmp_path / "r", "--restartable")
     done = torchrun(*args, ranks=2)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -33,6 +33,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from typing import Any
 
 from .metrics.fid import Statistics
@@ -196,10 +198,10 @@ def join(device: str | torch.device = "cpu") -> Generator[Ranks, None, None]:
         torch.cuda.set_device(asked)
     backend = "nccl" if asked.type == "cuda" else "gloo"
     # torchrun keeps one store for all restarts, in which the addresses of dead ranks remain
-    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"fokker-{attempt}", store)
-    dist.init_process_group(backend, None, PATIENCE, size, rank, store)
+    own = PrefixStore(f"fokker-{attempt}", store)
+    dist.init_process_group(backend, None, PATIENCE, size, rank, own)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), asked)
     finally:
