@@ -144,9 +144,7 @@ class Ranks:
         r"""Raises unless all ranks hold the same tensors, bit for bit."""
         if self.size == 1:
             return
-        own = torch.cat([t.detach().reshape(-1).view(torch.uint8).long() for t in tensors])
-        place = torch.arange(len(own), device=own.device) % 65_521 + 1
-        mark = torch.stack([(own * place).sum(), own.sum()])
+        mark = torch.stack([mark_of(t.detach()) for t in tensors])
         low, high = mark.clone(), mark.clone()
         dist.all_reduce(low, dist.ReduceOp.MIN)
         dist.all_reduce(high, dist.ReduceOp.MAX)
@@ -174,6 +172,13 @@ class Ranks:
         scatter = scatter + own.count * torch.outer(shift, shift)
         dist.all_reduce(scatter)
         return replace(own, count=int(sums[0]), mean=center.cpu(), scatter=scatter.cpu())
+
+
+def mark_of(x: Tensor) -> Tensor:
+    r"""Returns a number that changes with any bit of a tensor, and with the order of its numbers."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    bits = x.reshape(-1).view(kind).long()
+    return (bits * (torch.arange(len(bits), device=x.device) % 65_521 + 1)).sum()
 
 
 ALONE = Ranks()
