@@ -20,7 +20,7 @@ from fokker.objectives import (
     ScoreMatching,
     Share,
 )
-from fokker.ranks import ALONE, Ranks
+from fokker.ranks import ALONE, Ranks, mark_of
 from fokker.step import Step
 from pathlib import Path
 
@@ -124,6 +124,16 @@ def test_alone_there_is_nothing_to_wait_for():
     assert ALONE.gather(x) is x and ALONE.tell({"a": 1}) == {"a": 1} and ALONE.first
     assert ALONE.once(lambda: 3) == 3
     ALONE.agree([x])
+
+
+def test_a_mark_changes_with_any_bit_and_with_the_order():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        x = torch.randn(100).to(dtype)
+        swapped, nudged = x.clone(), x.clone()
+        swapped[[3, 4]] = x[[4, 3]]
+        nudged[50] = torch.nextafter(x[50], x[50] + 1)
+        assert mark_of(x) == mark_of(x.clone()) and mark_of(x) != mark_of(swapped)
+        assert mark_of(x) != mark_of(nudged)
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 1000])
