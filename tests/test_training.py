@@ -103,7 +103,7 @@ def test_divergence_stops_and_keeps_what_was_good(tmp_path, monkeypatch):
         if done == 5:
             made[0].a.layers[0].weight.data[0, 0] = math.nan
 
-    with pytest.raises(Diverged, match=r"not finite within steps 5 to 8 .* step 4 is kept"):
+    with pytest.raises(Diverged, match=r"not finite \(nan\) at step 6; step 4 is kept"):
         fit(CONFIG, tmp_path / "run", resume=True, progress=poison)
     after = read_checkpoint(tmp_path / "run")
     assert after.step == 4
@@ -232,7 +232,7 @@ def write(path, text):
             f"version {VERSION} or older in .* got version 99; use a newer fokker",
         ),
         (
-            lambda r: [write(p / "average.safetensors", "") for p in (r / "checkpoint").iterdir()],
+            lambda r: [write(p, "") for p in r.glob("checkpoint/*/part-0000.safetensors")],
             "a whole checkpoint in .* got a broken one",
         ),
         (
@@ -268,19 +268,6 @@ def test_missing_and_unfinished_runs_are_named(tmp_path):
     with pytest.raises(OSError, match=r"a.csv"):
         fit(replace(CONFIG, data=TableData("a.csv")), tmp_path / "table")
     assert not (tmp_path / "table").exists()
-
-
-def test_training_state_never_unpickles_code(tmp_path):
-    fit(replace(CONFIG, optimization=Optimization(1, 8), evaluate=1), tmp_path / "run")
-    (folder,) = (tmp_path / "run/checkpoint").iterdir()
-
-    class Evil:
-        def __reduce__(self):
-            return (print, ("executed",))
-
-    torch.save({"adam": Evil()}, folder / "training.pt")
-    with pytest.raises(ValueError, match="a broken one"):
-        read_checkpoint(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["moons", "checkerboard"])

@@ -36,6 +36,8 @@ def align(c: Tensor, x: Tensor) -> Tensor:
 
 def constant(c: float, x: Tensor) -> Tensor:
     r"""Returns the number `c` as a tensor :math:`()` with the dtype and device of `x`."""
+    if abs(c) > torch.finfo(x.dtype).max:
+        raise ValueError(f"expected a number within the range of {x.dtype}, got {c!r}")
     return torch.full((), c, dtype=x.dtype, device=x.device)
 
 

@@ -4,9 +4,11 @@ __all__ = ["main"]
 
 import json
 import numpy as np
+import os
 import sys
 import torch
 import tyro
+import warnings
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from . import checks
 from .config import Config, ImageData, unknown
@@ -64,7 +66,14 @@ class Train:
     out: Path | None = None
     """The run folder; named under runs/ if not given."""
     resume: bool = False
-    """Go on with the run in --out, from its newest checkpoint."""
+    """Go on with the run in --out, from its newest whole checkpoint."""
+    restartable: bool = False
+    """Go on with the run in --out if there is one, begin it if not: for jobs that are restarted."""
+    on_divergence: Literal["stop", "roll-back"] = "stop"
+    """Stop a run that diverges, or roll it back to its last good checkpoint with a lower rate and
+    another seed, a few times."""
+    keep: int | None = None
+    """The number of checkpoints kept, beside the best; the preset's if not given."""
     minutes: float | None = None
     """Save and stop after so many minutes, to be resumed; train to the end if not given."""
 
@@ -81,6 +90,8 @@ class Train:
             device=self.device,
             compile=self.compile,
             evaluate=base.evaluate if self.evaluate is None else self.evaluate,
+            keep=base.keep if self.keep is None else self.keep,
+            guard=replace(base.guard, policy=self.on_divergence),
         )
 
     def train(self, base: Config, name: str) -> Run:
@@ -89,7 +100,8 @@ class Train:
 
         config, out = self.with_options(base), self.out or Path("runs") / name
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeRemainingColumn(), SpeedColumn()) as bar:
+        shown = (*columns, TimeRemainingColumn(), SpeedColumn())
+        with Progress(*shown, disable=not first_rank()) as bar:
             task = bar.add_task(name, total=config.optimization.steps)
 
             def tick(step: int, line: dict[str, Any]) -> None:
@@ -97,7 +109,10 @@ class Train:
                 if "nll" in line or "rmse_0.3" in line:
                     bar.console.print(judgement(line))
 
-            run = fit(config, out, self.resume, tick, self.minutes)
+            resume = "if-any" if self.restartable else self.resume
+            run = fit(config, out, resume, tick, self.minutes, bar.console.print)
+        if not first_rank():
+            sys.exit(0)  # the report is the first rank's
         print(f"run: {out}")
         return run
 
@@ -211,6 +226,11 @@ class Denoise:
         save_png(self.out, clean.cpu())
         how = "given" if self.sigma is not None else "estimated"
         print(f"noise {sigma:.3f} ({how}): {self.out}")
+
+
+def first_rank() -> bool:
+    r"""Whether this process speaks and writes: alone, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 class SpeedColumn(ProgressColumn):
@@ -377,18 +397,21 @@ def summary(entry: type | dict[str, type]) -> str:
 
 
 def main(args: list[str] | None = None) -> None:
-    r"""Runs a command. Bad input is one line on stderr and exit code 2."""
+    r"""Runs a command. Bad input is one line on stderr and exit code 2. Under torchrun the first rank
+    alone prints it."""
     args = sys.argv[1:] if args is None else args
+    say = lambda text: print(f"fokker: {text}", file=sys.stderr) if first_rank() else None
+    warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
         parse(args).run()
     except (ValueError, OSError) as error:
-        print(f"fokker: {error}", file=sys.stderr)
+        say(error)
         sys.exit(2)
     except FloatingPointError as error:  # training diverged, or a chain did
-        print(f"fokker: {error}", file=sys.stderr)
+        say(error)
         sys.exit(3)
     except Interrupted as error:
-        print(f"fokker: {error}", file=sys.stderr)
+        say(error)
         sys.exit(130)
 
 

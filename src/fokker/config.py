@@ -37,6 +37,7 @@ from .derivatives import LAPLACIANS
 from .diffusions import DIFFUSIONS
 from .energies import Energy, Quadratic
 from .evolution import EVOLUTIONS
+from .guard import Guard
 from .networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
 from .objectives import OBJECTIVES, LogNormal, LogUniform, MultiTimeDCD, Objective
 
@@ -50,7 +51,14 @@ class ToyData:
     scale: float = 0.25
     """The factor of every point."""
     noise: float | None = None
-    """The noise before the scale; the set's own if not given."""
+    """The noise before the scale, 0.01 or more; the set's own if not given."""
+
+    def __post_init__(self) -> None:
+        if self.noise is not None and not (self.noise == 0 or 0.01 <= self.noise < math.inf):
+            raise ValueError(
+                "expected noise of 0, or of 0.01 or more (a grid that fits into memory does not"
+                f" resolve less), got {self.noise!r}"
+            )
 
     def build(self) -> Planar:
         r"""Returns the set."""
@@ -213,12 +221,15 @@ class Config:
     """Whether the training step is compiled: worth its seconds on long runs, see `fokker.step`."""
     evaluate: int = 500
     """The number of steps between evaluations and checkpoints."""
+    keep: int = 2
+    """The number of checkpoints kept, beside the best."""
+    guard: Guard = Guard()
     patience: int | None = None
     """For a table, the number of evaluations without a better one on the validation rows after
     which training stops; it goes on to the last step if not given."""
 
     def __post_init__(self) -> None:
-        checks.positive_integer(evaluate=self.evaluate)
+        checks.positive_integer(evaluate=self.evaluate, keep=self.keep)
         if self.patience is not None:
             checks.positive_integer(patience=self.patience)
             if not isinstance(self.data, TableData):

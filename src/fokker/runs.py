@@ -2,18 +2,11 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 
 =====================  ======================================================================
 `config.toml`          all that the run depends on (`fokker.config`)
-`metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, and the judgement
-`checkpoint/step-K/`   `model.safetensors` and `average.safetensors` (the weights and their
-                       moving average), `training.pt` (optimizer and objective state: tensors
-                       only, read with `weights_only`), `checkpoint.json` (version, step and shape of a point);
-                       for a table also `best.safetensors` and `best.json`, the average with the
-                       least validation NLL so far: its step, that NLL, columns, mean, std, log Z
-                       and the energies of the test rows
+`metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
+                       judgement; and one an event, a divergence and what was done about it
+`checkpoint/step-K/`   the whole state after K steps (`fokker.checkpoints`)
 `report.html`          the report (`fokker.report`)
 =====================  ======================================================================
-
-A checkpoint is written beside its place and renamed into it once it is whole and on disk, so what
-is there is whole. The last two are kept. Nothing is unpickled but tensors.
 
 A run is read with the weights that its task chooses: the last average on a 2-D set, whose points
 are fresh forever, and the best one on a table. Training goes on from the last ones in any case.
@@ -23,47 +16,21 @@ __all__ = ["VERSION", "Best", "Checkpoint", "Run", "load", "read_checkpoint", "w
 
 import json
 import os
-import shutil
 import torch
 
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import config as configs
+from .checkpoints import VERSION, Best, Checkpoint, read
+from .checkpoints import newest as read_checkpoint
+from .checkpoints import write as write_checkpoint
 from .config import Config, TableData
 from .energies import Energy
 from .samplers import MALA, Annealed, geometric
 from .tasks import TableEnergy, Task, task_of
-
-VERSION = 2  # of the layout above
-KEEP = 2  # checkpoints
-# what reading a damaged or hostile checkpoint may raise
-BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, EOFError, OSError, UnpicklingError)
-
-
-class Best(NamedTuple):
-    r"""The averaged weights that a run is read with, where its task chooses among them."""
-
-    step: int
-    value: float  # the criterion, of which this is the least
-    weights: dict[str, Tensor]
-    card: dict[str, Any]  # what reading them needs
-
-
-class Checkpoint(NamedTuple):
-    r"""The whole state of a run after a number of steps."""
-
-    step: int
-    shape: tuple[int, ...]  # of a point
-    model: dict[str, Tensor]
-    average: dict[str, Tensor]
-    training: dict[str, Any]  # tensors, numbers, lists and dicts of them
-    best: Best | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +43,8 @@ class Run:
     shape: tuple[int, ...]  # of a point
     step: int  # steps done
     chosen: int  # the step whose weights these are: the last, or the best on validation rows
-    metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
+    metrics: list[dict[str, Any]]  # one line an evaluation
+    events: tuple[dict[str, Any], ...] = ()  # divergences, and what was done about them
 
     @property
     def weights(self) -> str:
@@ -110,111 +78,35 @@ class Run:
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Writes a text file, whole or not at all."""
+    r"""Writes a text file, whole or not at all, down to the disk."""
     partial = path.with_suffix(".partial")
-    partial.write_text(text)
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     partial.replace(path)
-
-
-def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    r"""Writes a checkpoint into a run folder, whole or not at all, and drops the oldest."""
-    root = folder / "checkpoint"
-    target = root / f"step-{checkpoint.step:08d}"
-    partial = root / f".partial-{checkpoint.step:08d}"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        write_parts(partial, checkpoint)
-    except (OSError, SafetensorError, RuntimeError) as error:  # a full disk has many names
-        shutil.rmtree(partial, ignore_errors=True)
-        raise OSError(f"{target}: {first_line(error)}") from error
-    if target.exists():
-        shutil.rmtree(target)
-    partial.rename(target)
-    for old in sorted(root.glob("step-*"))[:-KEEP]:
-        shutil.rmtree(old)
-    return target
-
-
-def write_parts(folder: Path, checkpoint: Checkpoint) -> None:
-    r"""Writes the files of a checkpoint, down to the disk."""
-    whole = lambda tensors: {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    save_file(whole(checkpoint.model), folder / "model.safetensors")
-    save_file(whole(checkpoint.average), folder / "average.safetensors")
-    torch.save(checkpoint.training, folder / "training.pt")
-    if checkpoint.best is not None:
-        step, least, weights, card = checkpoint.best
-        save_file(whole(weights), folder / "best.safetensors")
-        content = {"step": step, "value": least, "card": card}
-        (folder / "best.json").write_text(json.dumps(content, allow_nan=False))
-    header = {"version": VERSION, "step": checkpoint.step, "shape": checkpoint.shape}
-    (folder / "checkpoint.json").write_text(json.dumps(header))
-    for file in folder.iterdir():
-        with file.open("rb+") as handle:
-            os.fsync(handle.fileno())
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def broken(path: Path, error: Exception) -> ValueError:
-    return ValueError(
-        f"expected a whole checkpoint in {path}, got a broken one: {first_line(error)}"
-    )
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    r"""Reads the newest checkpoint of a run folder."""
-    found = sorted((folder / "checkpoint").glob("step-*"))
-    if not found:
-        raise ValueError(
-            f"expected a run with a checkpoint in {folder}, got one that has none yet;"
-            " train it again"
-        )
-    path = found[-1]
-    try:
-        header = json.loads((path / "checkpoint.json").read_text())
-        version, step = int(header["version"]), int(header["step"])
-    except BROKEN as error:
-        raise broken(path, error) from None
-    if version > VERSION:
-        raise ValueError(
-            f"expected a checkpoint of version {VERSION} or older in {path}, got version"
-            f" {version}; use a newer fokker"
-        )
-    try:
-        best = None
-        if (path / "best.json").exists():
-            said = json.loads((path / "best.json").read_text())
-            weights = load_file(path / "best.safetensors")
-            best = Best(int(said["step"]), float(said["value"]), weights, said["card"])
-        shape = header.get("shape") or [2 if best is None else len(best.card["columns"])]
-        return Checkpoint(
-            step,
-            tuple(shape),
-            load_file(path / "model.safetensors"),
-            load_file(path / "average.safetensors"),
-            torch.load(path / "training.pt", map_location="cpu", weights_only=True),
-            best,
-        )
-    except BROKEN as error:
-        raise broken(path, error) from None
 
 
 def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
     r"""Writes the lines of `metrics.jsonl`."""
-    write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_text(
+        folder / "metrics.jsonl",
+        "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines),
+    )
 
 
-def read_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
-    r"""Reads the lines of `metrics.jsonl` up to a step; none if there is no such file. What was
-    judged after the last checkpoint is judged anew."""
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    r"""Reads the lines of `metrics.jsonl`; none if there is no such file."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in lines if line["step"] <= step]
+    try:
+        return [
+            {"step": int((line := json.loads(text))["step"]), **line}
+            for text in path.read_text().splitlines()
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"expected lines of JSON with a step in {path}, got {error}") from None
 
 
 def read_config(folder: Path) -> Config:
@@ -232,11 +124,12 @@ def build(config: Config, shape: tuple[int, ...]) -> Energy:
         return config.network.build(shape)
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path, best: bool = False) -> Run:
     r"""Returns a trained run: its energy, its configuration and its metrics.
 
     Arguments:
         path: The run folder.
+        best: Whether to read the best judged checkpoint instead of the newest; for a run that got worse.
 
     Example:
         >>> from fokker import fit
@@ -253,23 +146,36 @@ def load(path: str | Path) -> Run:
         raise ValueError(f"expected a run folder, got {folder}, which does not exist")
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)
-    best = checkpoint.best
-    if best is None and isinstance(config.data, TableData):
+    if best and checkpoint.leader is not None:
+        checkpoint = read(folder / "checkpoint" / str(checkpoint.leader[1]))
+    chosen = checkpoint.best
+    if chosen is None and isinstance(config.data, TableData):
         raise ValueError(
             f"expected weights chosen by validation rows in {folder}, got none: it was stopped"
             " before its first evaluation (resume it), or made by an older fokker (train it again)"
         )
     energy = build(config, checkpoint.shape)
     try:
-        energy.load_state_dict(checkpoint.average if best is None else best.weights)
+        energy.load_state_dict(checkpoint.average if chosen is None else chosen.weights)
     except RuntimeError as error:
         raise ValueError(
             f"expected weights of the network in {folder / 'config.toml'}, got others: "
             + str(error).splitlines()[-1].strip()
         ) from None
-    if best is not None:
-        energy = TableEnergy(energy, best.card)
+    if chosen is not None:
+        energy = TableEnergy(energy, chosen.card)
     energy.requires_grad_(False)
-    chosen = checkpoint.step if best is None else best.step
-    lines = read_metrics(folder, checkpoint.step)
-    return Run(folder, config, energy, checkpoint.shape, checkpoint.step, chosen, lines)
+    found = read_metrics(folder)
+    lines = checkpoint.lines  # those that go with the weights
+    if lines is None:
+        lines = [line for line in found if line["step"] <= checkpoint.step]
+    return Run(
+        folder,
+        config,
+        energy,
+        checkpoint.shape,
+        checkpoint.step,
+        checkpoint.step if chosen is None else chosen.step,
+        [line for line in lines if "event" not in line],
+        tuple(line for line in found if "event" in line),
+    )

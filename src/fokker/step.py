@@ -14,6 +14,12 @@ would, so a traced step with a generator gives what the objective itself gives w
 It returns gradients and touches nothing: the optimizer, the all-reduce over devices and the guard
 against divergence are the caller's.
 
+**Many ranks.** With a `Share` the step takes the whole batch and gives the part of one rank. The noise is
+drawn for the whole batch on every rank, in the order and shapes of a step without ranks, and the rank
+keeps its rows: along the one axis of a draw that shrinks with the share those at r, r + R, r + 2R, ...; a
+draw that does not shrink is used whole. So the mean over the ranks is the step of one rank, whatever
+their number, up to the rounding of a sum.
+
 Tracing fixes shapes, dtypes and devices; `Step` traces again when they change. It asks of an objective
 what compilation asks: no branch on the value of a tensor.
 
@@ -28,15 +34,17 @@ import operator
 import torch
 import torch.utils._pytree as pytree
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
 from .derivatives import EnergyLike
-from .objectives import Objective, Output
+from .objectives import WHOLE, Objective, Output, Share
 
 aten = torch.ops.aten
 
@@ -65,15 +73,20 @@ class Draw:
                 return torch.randint(self.low, self.high, self.shape, **own)
 
 
-def draw_of(node: Node) -> Draw | None:
-    r"""Returns the draw that an operation of a graph makes, `None` if it makes none."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+def draw_of(target: Any, args: Sequence[Any], like: Tensor) -> Draw | None:
+    r"""Returns the draw that an operation makes, `None` if it makes none.
+
+    Arguments:
+        target: The operation.
+        args: Its arguments.
+        like: What it returns.
+    """
+    if not isinstance(target, torch._ops.OpOverload):
         return None
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+    if torch.Tag.nondeterministic_seeded not in target.tags:
         return None
-    like = node.meta["val"]
     own = (tuple(like.shape), like.dtype, like.device)
-    match node.target.overloadpacket:
+    match target.overloadpacket:
         case aten.randn | aten.randn_like:
             return Draw("normal", *own)
         case aten.rand | aten.rand_like:
@@ -81,11 +94,27 @@ def draw_of(node: Node) -> Draw | None:
         case aten.randperm:
             return Draw("permutation", *own)
         case aten.randint:
-            bounds = [a for a in node.args if isinstance(a, int)]
+            bounds = [a for a in args if isinstance(a, int)]
             return Draw("integer", *own, *([0, *bounds] if len(bounds) == 1 else bounds))
     raise ValueError(
-        f"expected draws by randn, rand, randint or randperm in a traced function, got {node.target}"
+        f"expected draws by randn, rand, randint or randperm in a traced function, got {target}"
     )
+
+
+class Drawing(TorchDispatchMode):
+    r"""Writes down the draws of what is computed under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if (draw := draw_of(func, args, out)) is not None:
+            self.draws.append(draw)
+        return out
 
 
 def share(graph: Graph) -> None:
@@ -157,7 +186,9 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
     )
     draws, inputs_end = [], next(n for n in graph.graph.nodes if n.op != "placeholder")
     for node in list(graph.graph.nodes):
-        if (draw := draw_of(node)) is None:
+        if node.op != "call_function":
+            continue
+        if (draw := draw_of(node.target, node.args, node.meta.get("val"))) is None:
             continue
         with graph.graph.inserting_before(inputs_end):
             noise = graph.graph.placeholder(f"noise_{len(draws)}")
@@ -176,23 +207,27 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
 class Bound(nn.Module):
     r"""An objective bound to an energy, as a module whose parameters can be replaced."""
 
-    def __init__(self, energy: nn.Module, objective: Objective) -> None:
+    def __init__(self, energy: nn.Module, objective: Objective, share: Share) -> None:
         super().__init__()
-        self.energy, self.objective = energy, objective
+        self.energy, self.objective, self.share = energy, objective, share
 
     def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Any, Any]:
         own: EnergyLike = self.energy
-        out: Output = self.objective.compute(own, x, self.objective.restore(state), None)
+        before = self.objective.restore(state)
+        if self.share.ranks == 1:
+            out: Output = self.objective.compute(own, x, before, None)
+        else:
+            out = self.objective.part(own, x, before, None, self.share)
         return out.loss, tuple(out.state or ()), out.info
 
 
-def bind(energy: nn.Module, objective: Objective) -> Callable[..., Any]:
+def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Callable[..., Any]:
     r"""Returns the step as a pure function of parameters, buffers, batch and state.
 
     The parameters and buffers are dictionaries by name, the state the tuple of the tensors of the
     objective's state, empty at first. It gives gradients, loss, state and info.
     """
-    bound = Bound(energy, objective)
+    bound = Bound(energy, objective, share)
 
     def step(
         params: dict[str, Tensor],
@@ -239,12 +274,21 @@ class Step:
         energy: The energy; its parameters are read anew at each call.
         objective: The objective.
         compile: Whether the step is compiled.
+        share: The share of a rank, if there are several. The batch is the whole one in any case, the
+            state that of the share.
     """
 
-    def __init__(self, energy: nn.Module, objective: Objective, compile: bool = False) -> None:
-        self.energy, self.objective, self.compile = energy, objective, compile
-        self.pure = bind(energy, objective)
+    def __init__(
+        self,
+        energy: nn.Module,
+        objective: Objective,
+        compile: bool = False,
+        share: Share = WHOLE,
+    ) -> None:
+        self.energy, self.objective, self.compile, self.share = energy, objective, compile, share
+        self.pure = bind(energy, objective, share)
         self.traces: dict[Any, Traced] = {}
+        self.draws: dict[Any, list[Draw]] = {}  # of the whole batch
 
     def __call__(
         self, x: Tensor, state: Any = None, generator: torch.Generator | None = None
@@ -254,7 +298,44 @@ class Step:
         inputs = (params, dict(self.energy.named_buffers()), x, tuple(state or ()))
         key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs))
         if key not in self.traces:
+            self.share.even(batch=len(x))
             self.traces[key] = trace(self.pure, *inputs, compile=self.compile)
-        traced = self.traces[key]
-        gradients, loss, after, info = traced(*inputs, noise=traced.draw(generator))
+            self.draws[key] = self.whole(*inputs)
+        traced, draws = self.traces[key], self.draws[key]
+        pairs = zip(draws, traced.draws, strict=True)
+        noise = [rows(whole(generator), own.shape, self.share) for whole, own in pairs]
+        gradients, loss, after, info = traced(*inputs, noise=noise)
         return Gradients(gradients, loss, self.objective.restore(after), info)
+
+    def whole(self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...]) -> list[Draw]:
+        r"""Returns the draws of a step of the whole batch, checked against those of the share."""
+        key = next(reversed(self.traces))
+        if self.share.ranks == 1:
+            return self.traces[key].draws
+        full = tuple(t.new_empty((len(t) * self.share.ranks, *t.shape[1:])) for t in state)
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, Drawing() as drawing:
+            inputs = pytree.tree_map(fake.from_tensor, (params, buffers, x, full))
+            bind(self.energy, self.objective)(*inputs)
+        draws = drawing.draws
+        for whole, own in zip(draws, self.traces[key].draws, strict=True):
+            same = (whole.law, whole.low, whole.high) == (own.law, own.low, own.high)
+            if not same or (whole.law == "permutation" and whole.shape != own.shape):
+                raise ValueError(
+                    "expected draws that ranks can share, rows of the same law, got"
+                    f" {own} of {whole}; write the `part` of {type(self.objective).__name__}"
+                )
+        return draws
+
+
+def rows(noise: Tensor, shape: tuple[int, ...], share: Share) -> Tensor:
+    r"""Returns the rows of a draw of the whole batch that are a share's, with the shape it asks for."""
+    if noise.shape == shape:
+        return noise
+    axes = [i for i, (n, m) in enumerate(zip(noise.shape, shape, strict=True)) if n != m]
+    if len(axes) != 1 or noise.shape[axes[0]] != share.ranks * shape[axes[0]]:
+        raise ValueError(
+            f"expected a draw with one axis of {share.ranks} times its size in {shape}, got"
+            f" {tuple(noise.shape)}"
+        )
+    (axis,) = axes
+    return noise.transpose(0, axis)[share.rank :: share.ranks].transpose(0, axis).contiguous()

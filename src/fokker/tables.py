@@ -196,6 +196,8 @@ def render(text: str, root: Path) -> str:
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),
+        "trust": lambda: trust_table(root / "results/trust.json"),
+        "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
     }
     return results.render(text, tables)
 
@@ -288,6 +290,39 @@ def estimator_table(path: Path) -> str:
             for row in results.load(path)["rows"]
         ],
     )
+
+
+TRUST = {
+    "rank-equality": "torchrun --nproc-per-node 4 benchmarks/rank_equality.py",
+    "kill": "python benchmarks/kill.py --kills 30",
+    "nan": "python benchmarks/hostile.py --paper",
+    "scaling": "torchrun --nproc-per-node 2 benchmarks/scaling.py",
+}
+
+
+def trust_table(path: Path, check: str | None = None) -> str:
+    r"""Returns the table of what was tried to break a run, or how to try it.
+
+    Arguments:
+        path: The file.
+        check: The check to show; all of them if not given.
+    """
+    rows = results.load(path)["rows"] if path.exists() else []
+    shown = [row for row in rows if check in {None, row["check"]}]
+    lines = [
+        [
+            row["check"],
+            f"{row['value']:.3g}" if isinstance(row["value"], float) else f"{row['value']:,}",
+            row["unit"],
+            row["detail"],
+            f"`{row['commit'][:8]}`, {row['hardware']}",
+        ]
+        for row in shown
+    ]
+    found = {row["check"] for row in rows}
+    missing = [name for name in TRUST if name not in found and check in {None, name}]
+    lines += [[name, "–", "–", f"not measured yet: `{TRUST[name]}`", "–"] for name in missing]
+    return results.markdown(("check", "value", "unit", "detail", "commit, machine"), lines)
 
 
 DENOISING_HEADER = ("set", "method", "σ = 0.3", "σ = 0.6", "σ = 0.9", "rule", "GPU s")

@@ -1,13 +1,15 @@
 r"""Training: one energy, from a configuration to a run folder.
 
 A step draws a fresh batch, evaluates the objective, and lets Adam move the weights; the average of
-the weights follows. All randomness of step k comes from a generator seeded by the pair of the run's
-seed and k, so a run that was stopped and resumed takes the very steps it would have taken: on a CPU
-the result is the same bit for bit.
+the weights follows. All randomness of step k comes from a generator seeded by the run's seed and k, so a
+run that was stopped and resumed takes the very steps it would have taken: on a CPU the result is the same
+bit for bit. Under `torchrun` every rank takes its share of each step (`fokker.ranks`), and rank 0 judges
+and writes.
 
-Once every `evaluate` steps the run is judged and saved. A loss that is not finite stops it there;
-what was saved last is kept. On a table the weights that do best on the validation rows are kept
-beside the last, and training stops once `patience` evaluations have brought no better ones.
+Once every `evaluate` steps the run is judged and saved. A run that diverges stops, or is rolled back
+(`fokker.guard`); what was saved before is kept, and nothing that is not finite is ever saved. On a table
+the weights that do best on the validation rows are kept beside the last, and training stops once
+`patience` evaluations have brought no better ones.
 """
 
 __all__ = ["Diverged", "Interrupted", "fit"]
@@ -17,38 +19,40 @@ import signal
 import threading
 import time
 import torch
+import warnings
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from typing import Any
+from typing import Any, Literal
 
+from .checkpoints import Best, Checkpoint, Name, names, read
 from .config import Config, dumps
-from .energies import Energy
+from .guard import Fall, Watch, diagnose, finite
+from .ranks import Ranks, join
 from .runs import (
-    Best,
-    Checkpoint,
     Run,
     build,
     load,
     read_checkpoint,
     read_config,
-    read_metrics,
     write_checkpoint,
     write_metrics,
     write_text,
 )
 from .stack import decay_at, rate_at
-from .step import Step
+from .step import Gradients, Step
 from .tasks import Task, task_of
 
-Progress = Callable[[int, dict[str, Any]], None]
+Line = dict[str, Any]
+Progress = Callable[[int, Line], None]
 
 
 class Diverged(FloatingPointError):
-    r"""Training met a value that is not finite. What was saved last is kept."""
+    r"""Training diverged. What was saved last is kept."""
 
 
 class Interrupted(Exception):
@@ -61,10 +65,13 @@ class Interrupted(Exception):
         self.folder, self.step = folder, step
 
 
-def step_generator(config: Config, k: int) -> torch.Generator:
-    r"""Returns the generator of step k."""
-    device = torch.device(config.device)
-    return torch.Generator(device).manual_seed((config.seed * 2_000_003 + k) % 2**63)
+def step_generator(
+    config: Config, k: int, trial: int = 0, device: torch.device | None = None
+) -> torch.Generator:
+    r"""Returns the generator of step k of a trial, the same on all ranks."""
+    own = torch.device(config.device) if device is None else device
+    seed = config.seed * 2_000_003 + trial * 1_000_000_007 + k
+    return torch.Generator(own).manual_seed(seed % 2**63)
 
 
 @contextmanager
@@ -99,147 +106,315 @@ def writing(folder: Path, step: int) -> Generator[None, None, None]:
         ) from error
 
 
-def better(best: Best | None, line: dict[str, Any], task: Task, energy: Energy) -> Best | None:
-    r"""Returns the weights to read the run with after a judgement: those judged, if they are better;
-    none where the task does not choose."""
-    if task.criterion is None:
-        return None
-    if line[task.criterion] is None:
-        raise Diverged(
-            f"{task.criterion} is not finite after step {line['step']}; what was saved before is kept"
+class State:
+    r"""All that changes while a run is trained, and the way it came.
+
+    Arguments:
+        config: The configuration.
+        task: The task.
+        ranks: The ranks.
+    """
+
+    def __init__(self, config: Config, task: Task, ranks: Ranks) -> None:
+        self.config, self.task, self.ranks = config, task, ranks
+        self.energy = build(config, task.shape).to(ranks.device)
+        self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
+        own = config.optimization
+        fused = ranks.device.type == "cuda"
+        torch.backends.cudnn.benchmark = fused  # all batches have one shape
+        betas = (own.beta1, own.beta2)
+        self.adam = torch.optim.Adam(self.energy.parameters(), own.rate, betas, fused=fused)
+        self.step = Step(self.energy, config.objective, config.compile, ranks.share)
+        self.shadow = build(config, task.shape).to(ranks.device).requires_grad_(False)
+        self.done, self.trial = 0, 0
+        self.saved = 0  # the step that was saved last
+        self.inner: Any = None  # the objective's
+        self.best: Best | None = None
+        self.lines: list[Line] = []
+        self.back: tuple[Name, ...] = ()
+        self.leader: tuple[float, Name] | None = None
+        self.watch = Watch(config.guard, ranks.device)
+
+    def averaged(self) -> dict[str, Tensor]:
+        r"""Returns the average of the weights by name."""
+        return dict(zip(self.energy.state_dict(), self.average, strict=True))
+
+    def restore(self, saved: Checkpoint) -> None:
+        r"""Goes back to a checkpoint."""
+        device, share = self.ranks.device, self.ranks.share
+        if saved.best is not None:
+            self.task.check(saved.best.card)
+        self.energy.load_state_dict(saved.model)
+        self.average = [saved.average[name].to(device) for name in self.energy.state_dict()]
+        self.adam.state.clear()
+        for name, p in self.energy.named_parameters():
+            if saved.adam is None or name not in saved.adam:
+                continue
+            # as Adam lays them out: moments like the parameter, the count where it wants it
+            held = {k: v for k, v in saved.adam[name].items() if k != "step"}
+            moments = {k: torch.empty_like(p).copy_(v).detach() for k, v in held.items()}
+            count = saved.adam[name]["step"].to(device if device.type == "cuda" else "cpu")
+            self.adam.state[p] = {"step": count, **moments}
+        state = [share(t).to(device).contiguous() for t in saved.state]
+        self.inner = self.config.objective.restore(state)
+        self.done, self.trial, self.best = saved.step, saved.trial, saved.best
+        self.lines, self.back, self.leader = list(saved.lines or ()), saved.back, saved.leader
+        self.watch = Watch(self.config.guard, device, saved.watch)
+
+    def begin(self) -> None:
+        r"""Goes back to the start."""
+        fresh = State(self.config, self.task, self.ranks)
+        weights = {name: v.detach().clone() for name, v in fresh.energy.state_dict().items()}
+        self.restore(Checkpoint(0, self.task.shape, weights, dict(weights)))
+
+    def checkpoint(self) -> Checkpoint:
+        r"""Returns the checkpoint of now; every rank must ask for it."""
+        adam = {
+            name: dict(self.adam.state[p])
+            for name, p in self.energy.named_parameters()
+            if p in self.adam.state
+        }
+        return Checkpoint(
+            self.done,
+            self.task.shape,
+            self.energy.state_dict(),
+            self.averaged(),
+            adam,
+            tuple(self.ranks.gather(t) for t in self.inner or ()),
+            self.best,
+            self.lines,
+            self.trial,
+            self.back,
+            self.watch.memory,
+            self.leader,
         )
-    if best is not None and best.value <= line[task.criterion]:
-        return best
-    weights = {name: v.detach().cpu().clone() for name, v in energy.state_dict().items()}
-    device = next(iter(energy.parameters())).device
-    return Best(line["step"], line[task.criterion], weights, task.card(energy, device))
+
+    def advance(
+        self, x: Tensor, generator: torch.Generator, flag: bool
+    ) -> tuple[Gradients, float]:
+        r"""Takes a step; returns what it found, and its rate."""
+        own, k = self.config.optimization, self.done
+        out, flags = self.ranks.mean(self.step(x, self.inner, generator), [float(flag)])
+        out.assign(self.energy)
+        norm = get_total_norm(list(out.gradients.values()))
+        if own.clip is not None:
+            clip_grads_with_norm_(self.energy.parameters(), own.clip, norm)
+        rate = rate_at(k, own) * self.config.guard.slower**self.trial
+        self.adam.param_groups[0]["lr"] = rate
+        self.adam.step()
+        self.inner = out.state
+        follow = get_ema_multi_avg_fn(decay_at(k, own))
+        follow(self.average, list(self.energy.state_dict().values()), k)
+        self.done = k + 1
+        self.watch.note(self.done, out.loss, norm, flags.sum())
+        return out, rate
+
+    def judge(self, x: Tensor, info: dict[str, Any]) -> Line:
+        r"""Returns the diagnostics of the weights and the judgement of their average, on rank 0."""
+        line = diagnose(self.energy, self.config.objective, x, info)
+        return line | self.task.judge(self.shadow, self.ranks.device)
+
+    def improve(self, line: Line) -> Fall | None:
+        r"""Keeps the weights that a judgement is for if they are better than those before."""
+        name, merit, criterion = Name(self.trial, self.done), self.task.merit, self.task.criterion
+        value = None if merit is None else line.get(merit)
+        if value is not None and (self.leader is None or value < self.leader[0]):
+            self.leader = (value, name)
+        if criterion is None:
+            return None
+        if line[criterion] is None:
+            return Fall(self.done, f"{criterion} is not finite after step {self.done}")
+        if self.best is None or line[criterion] < self.best.value:
+            weights = {k: v.detach().cpu().clone() for k, v in self.averaged().items()}
+            device = self.ranks.device
+            card = self.task.card(self.shadow, device) if self.ranks.first else {}
+            self.best = Best(self.done, line[criterion], weights, card)
+        return None
+
+    def patient(self) -> bool:
+        r"""Whether training goes on although the last judgements brought nothing better."""
+        best, patience = self.best, self.config.patience
+        if best is None or patience is None:
+            return True
+        return sum("event" not in m and m["step"] > best.step for m in self.lines) < patience
+
+    def roll_back(self, folder: Path, fall: Fall) -> Line:
+        r"""Goes back to the last good checkpoint, or further if it was gone back to already, for another
+        trial; returns the event."""
+        trial, lines, back = self.trial, self.lines, self.back
+        if back and back[-1].trial < trial:  # no evaluation since the last fall
+            back = back[:-1]
+        while back:
+            path = folder / "checkpoint" / str(back[-1])
+            try:
+                self.restore(read(path))
+                break
+            except ValueError as error:
+                warnings.warn(f"{error}; passed over", stacklevel=2)
+                back = back[:-1]
+        else:
+            self.begin()
+        self.trial, self.back = trial + 1, back
+        event = {
+            "step": fall.step,
+            "event": "rolled back",
+            "reason": fall.reason,
+            "to": self.done,
+            "trial": self.trial,
+            "rate": self.config.optimization.rate * self.config.guard.slower**self.trial,
+        }
+        self.lines += [m for m in lines if "event" in m and m not in self.lines] + [event]
+        return event
+
+
+Resume = bool | Literal["if-any"]
+
+
+def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | None:
+    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any."""
+    holds = (folder / "config.toml").exists()
+    if resume is True or (resume and holds):
+        if read_config(folder) != config:
+            raise ValueError(
+                f"expected the configuration in {folder / 'config.toml'}, got another one;"
+                " resume without changes, or train into a new folder"
+            )
+        if resume is True or names(folder / "checkpoint"):
+            return list(read_checkpoint(folder, training=True).name)
+        return None
+    if holds:
+        raise ValueError(
+            f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
+            " with it, or another --out"
+        )
+    text = dumps(config)
+    with writing(folder, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "config.toml", text)
+    return None
 
 
 def fit(
     config: Config,
     out: str | Path,
-    resume: bool = False,
+    resume: Resume = False,
     progress: Progress = lambda step, line: None,
     minutes: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
     Arguments:
         config: All that the run depends on.
         out: The run folder. It must not hold a run yet, unless it is resumed.
-        resume: Whether to go on from the newest checkpoint in the folder.
+        resume: Whether to go on from the newest whole checkpoint in the folder. `"if-any"` begins
+            where there is none, for a job that is restarted by its scheduler.
         progress: Called after each evaluation with the number of steps done and the line of
-            `metrics.jsonl`, and once a step with an empty line.
+            `metrics.jsonl`, and once a step with an empty line; on rank 0.
         minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
+        say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank 0.
     """
-    folder, device = Path(out), torch.device(config.device)
-    optimization, objective = config.optimization, config.objective
+    with join(config.device) as ranks, stop_requests() as stops:
+        return train(config, Path(out), resume, progress, minutes, say, ranks, stops)
+
+
+def train(
+    config: Config,
+    folder: Path,
+    resume: Resume,
+    progress: Progress,
+    minutes: float | None,
+    say: Callable[[str], None],
+    ranks: Ranks,
+    stops: list[int],
+) -> Run:
+    r"""Trains as one of the ranks; see `fit`."""
+    optimization, guard = config.optimization, config.guard
+    if not ranks.first:
+        progress, say = (lambda step, line: None), (lambda text: None)
     task = task_of(config)
-    energy = build(config, task.shape).to(device)
-    average = [v.detach().clone() for v in energy.state_dict().values()]
-    betas = (optimization.beta1, optimization.beta2)
-    fused = device.type == "cuda"
-    torch.backends.cudnn.benchmark = fused  # all batches have one shape
-    adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas, fused=fused)
-    step = Step(energy, objective, config.compile)
-    start, before, lines, state, best = 0, 0.0, [], None, None
+    run = State(config, task, ranks)
+    found = ranks.once(lambda: open_folder(folder, config, resume))
+    if found is not None:
+        name = Name(*found)
+        run.restore(read(folder / "checkpoint" / str(name)))
+        run.saved = run.done
+        say(f"resumed from {name} in {folder}, {optimization.steps - run.done} steps to go")
 
-    # the folder: a new one, or what was left there
-    if resume:
-        if read_config(folder) != config:
-            raise ValueError(
-                f"expected the configuration in {folder / 'config.toml'}, got another one;"
-                " resume without changes, or train into a new folder"
+    def write(checkpoint: Checkpoint | None = None) -> None:
+        with writing(folder, run.saved):
+            write_metrics(folder, run.lines)
+            if checkpoint is not None:
+                write_checkpoint(folder, checkpoint, config.keep)
+
+    ranks.once(write)
+    seconds = [m["seconds"] for m in run.lines if "seconds" in m]
+    before, clock = seconds[-1] if seconds else 0.0, time.perf_counter()
+    while run.done < optimization.steps and run.patient():
+        # one step
+        late = minutes is not None and time.perf_counter() - clock > 60 * minutes
+        generator = step_generator(config, run.done, run.trial, ranks.device)
+        x = task.batch(optimization.batch, generator)
+        result, rate = run.advance(x, generator, bool(stops) or late)
+        progress(run.done, {})
+
+        # look at it, every few steps and before it is saved
+        due = run.done % config.evaluate == 0 or run.done == optimization.steps
+        stopping = ranks.size == 1 and (bool(stops) or late) and run.done < optimization.steps
+        if not (due or stopping or run.watch.full):
+            continue
+        fall, flagged = run.watch.read()
+        stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
+        if fall is None and (due or stopping) and not finite(list(run.energy.parameters())):
+            # between evaluations the next loss will tell, as it would have without the request
+            stopping = False
+            if due:
+                fall = Fall(run.done, f"a weight is not finite after step {run.done}")
+
+        # judge
+        line: Line = {"step": run.done, "loss": float(result.loss), "rate": rate}
+        if due and fall is None:
+            ranks.agree([*run.energy.state_dict().values(), *run.average])
+            run.shadow.load_state_dict(run.averaged())
+            info = {name: float(v) for name, v in result.info.items()}
+            line |= {k: v if math.isfinite(v) else None for k, v in info.items()}
+            line |= run.watch.line()
+            line |= ranks.once(lambda x=x, info=info: run.judge(x, info))
+            line["seconds"] = ranks.tell(round(before + time.perf_counter() - clock, 3))
+            fall = run.improve(line)
+
+        # roll back, or stop
+        if fall is not None:
+            if guard.policy == "stop" or run.trial == guard.trials:
+                event = {"step": fall.step, "event": "stopped", "reason": fall.reason}
+                run.lines.append(event)
+                ranks.once(write)
+                again = f" after {run.trial} trials" if run.trial else ""
+                best = ""
+                if run.leader is not None:
+                    best = f", the best ({task.merit} {run.leader[0]:.3g}) is {run.leader[1]}"
+                raise Diverged(
+                    f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
+                    " rate, clip=1, the preset fokker, or --on-divergence roll-back"
+                )
+            event = run.roll_back(folder, fall)
+            ranks.once(write)
+            say(
+                f"{fall.reason}: rolled back to step {run.done}, trial {run.trial} of"
+                f" {guard.trials} at {guard.slower**run.trial:g} times the rate"
             )
-        saved = read_checkpoint(folder)
-        best = saved.best
-        if best is not None:
-            task.check(best.card)
-        energy.load_state_dict(saved.model)
-        average = [saved.average[name].to(device) for name in energy.state_dict()]
-        adam.load_state_dict(saved.training["adam"])
-        state = objective.restore([t.to(device) for t in saved.training["state"]])
-        start = saved.step
-        lines = read_metrics(folder, start)
-        before = lines[-1]["seconds"] if lines else 0.0
-    else:
-        if (folder / "config.toml").exists():
-            raise ValueError(
-                f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
-                " with it, or another --out"
-            )
-        text = dumps(config)
-        with writing(folder, start):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "config.toml", text)
-    with writing(folder, start):
-        write_metrics(folder, lines)
+            progress(run.done, {})
+            continue
 
-    def averaged() -> dict[str, Tensor]:
-        return dict(zip(energy.state_dict(), average, strict=True))
-
-    def patient() -> bool:
-        if best is None or config.patience is None:
-            return True
-        return sum(line["step"] > best.step for line in lines) < config.patience
-
-    shadow = build(config, task.shape).to(device).requires_grad_(False)
-    finite, last = torch.ones((), dtype=torch.bool, device=device), math.nan
-    clock, saved_at = time.perf_counter(), start
-    with stop_requests() as stops:
-        for k in range(start, optimization.steps):
-            if not patient():
-                break
-
-            # one step
-            generator = step_generator(config, k)
-            x = task.batch(optimization.batch, generator)
-            result = step(x, state, generator)
-            result.assign(energy)
-            if optimization.clip is not None:
-                torch.nn.utils.clip_grad_norm_(energy.parameters(), optimization.clip)
-            rate = rate_at(k, optimization)
-            adam.param_groups[0]["lr"] = rate
-            adam.step()
-            state = result.state
-            follow = get_ema_multi_avg_fn(decay_at(k, optimization))
-            follow(average, list(energy.state_dict().values()), k)
-            finite &= torch.isfinite(result.loss)
-            done = k + 1
-            progress(done, {})
-
-            # judge, save, stop
-            due = done % config.evaluate == 0 or done == optimization.steps
-            late = minutes is not None and time.perf_counter() - clock > 60 * minutes
-            stopping = bool(stops) or (late and done < optimization.steps)
-            if due or stopping:
-                sound = all(bool(torch.isfinite(p).all()) for p in energy.parameters())
-                if not (finite and sound):
-                    raise Diverged(
-                        f"the loss or a weight is not finite within steps {saved_at + 1} to {done}"
-                        f" (last finite loss {last:.4g}); {kept(folder, saved_at)}. Try a lower"
-                        " rate, clip=1, or the preset fokker"
-                    )
-                last = float(result.loss)
-                line: dict[str, Any] = {"step": done, "loss": last, "rate": rate}
-                if due:
-                    shadow.load_state_dict(averaged())
-                    line |= {name: float(v) for name, v in result.info.items()}
-                    line |= task.judge(shadow, device)
-                    line["seconds"] = round(before + time.perf_counter() - clock, 3)
-                    lines.append(line)
-                    best = better(best, line, task, shadow)
-                training = {"adam": adam.state_dict(), "state": list(state or ())}
-                with writing(folder, saved_at):
-                    write_metrics(folder, lines)
-                    write_checkpoint(
-                        folder,
-                        Checkpoint(
-                            done, task.shape, energy.state_dict(), averaged(), training, best
-                        ),
-                    )
-                saved_at = done
-                progress(done, line)
-            if stopping:
-                raise Interrupted(folder, done)
+        # save
+        if due:
+            run.lines.append(line)
+            run.back = (*run.back, Name(run.trial, run.done))[-config.keep :]
+        if due or stopping:
+            checkpoint = run.checkpoint()
+            ranks.once(lambda c=checkpoint: write(c))
+            run.saved = run.done
+            progress(run.done, line)
+        if stopping:
+            raise Interrupted(folder, run.done)
     return load(folder)

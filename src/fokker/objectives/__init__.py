@@ -1,6 +1,6 @@
 r"""Objectives, each named after its method."""
 
-from .base import LogNormal, LogUniform, Objective, Output
+from .base import WHOLE, LogNormal, LogUniform, Objective, Output, Share
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
 from .levels import Denoising, LevelDCD, Noisy
@@ -12,6 +12,7 @@ __all__ = [
     "DCD",
     "OBJECTIVES",
     "PCD",
+    "WHOLE",
     "Denoising",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
@@ -25,6 +26,7 @@ __all__ = [
     "Particles",
     "RecoveryLikelihood",
     "ScoreMatching",
+    "Share",
     "SlicedScoreMatching",
 ]
 

@@ -11,9 +11,14 @@ and keeps nothing to itself: what must outlive a call (the particles of persiste
 divergence) is handed in as `state` and comes back in `out.state`. The call checks its input; the
 computation itself, `compute`, is pure and free of host synchronization, for compiled or vectorized
 use. A generator of `None` draws from torch's global source.
+
+**Many ranks.** The loss is a mean over the rows of the batch, so it can be shared: rank r of R takes the
+rows r, r + R, r + 2R, ... (a `Share`), and the mean over ranks of the `part` of each is the loss of the
+whole batch. The rows of every random draw and of the state are shared in the same way. What is not a mean
+of rows (the moments of a batch, its first rows) is taken of the whole batch, which every rank has.
 """
 
-__all__ = ["Law", "LogNormal", "LogUniform", "Objective", "Output", "draw"]
+__all__ = ["WHOLE", "Law", "LogNormal", "LogUniform", "Objective", "Output", "Share", "draw"]
 
 import abc
 import math
@@ -36,8 +41,31 @@ class Output(NamedTuple):
     info: dict[str, Tensor]  # detached diagnostics, ()
 
 
+class Share(NamedTuple):
+    r"""The share of one rank among several: of any rows those at r, r + R, r + 2R, ..."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def __call__(self, x: Tensor) -> Tensor:
+        r"""Returns the rows of the share."""
+        return x if self.ranks == 1 else x[self.rank :: self.ranks]
+
+    def even(self, **counts: int) -> int:
+        r"""Returns how many of a named number of rows the share has; raises unless all have as many."""
+        ((name, n),) = counts.items()
+        if n % self.ranks:
+            raise ValueError(
+                f"expected {name} to be a multiple of the {self.ranks} ranks, got {n}"
+            )
+        return n // self.ranks
+
+
+WHOLE = Share()  # all rows
+
+
 class Objective(abc.ABC):
-    r"""Abstract objective. A subclass writes `compute`."""
+    r"""Abstract objective. A subclass writes `compute`; `part` too, if its loss is not a mean of rows."""
 
     carries: ClassVar[type] = type(None)  # the class of its state
 
@@ -67,6 +95,27 @@ class Objective(abc.ABC):
     def restore(self, tensors: Sequence[Tensor]) -> Any:
         r"""Returns the state that consists of these tensors, as saved; `None` if of none."""
         return self.carries(*tensors) if tensors else None
+
+    def part(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: Any,
+        generator: torch.Generator | None,
+        share: Share = WHOLE,
+    ) -> Output:
+        r"""Returns the loss of a share of a batch, without checking the data.
+
+        The mean over the shares of loss, gradient and diagnostics is that of the batch.
+
+        Arguments:
+            energy: The energy, :math:`(B, *) \to (B)`.
+            x: The whole batch.
+            state: The rows of the state that are the share's; `None` at first.
+            generator: The source of randomness.
+            share: The share.
+        """
+        return self.compute(energy, share(x), state, generator)
 
     @abc.abstractmethod
     def compute(

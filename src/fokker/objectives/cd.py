@@ -14,7 +14,8 @@ direction. Its expected value at the truth is zero, but for the :math:`O(h)` bia
 discretized chain.
 
 PCD starts the chains where they ended, from a buffer of particles; a share of them restarts each
-time.
+time. Row i of a batch of B draws one of the particles i, i + B, i + 2B, ..., each as likely: every particle
+comes up as often as in a random subset, and many ranks can share the buffer without a word.
 """
 
 __all__ = ["CD", "PCD", "Particles"]
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing import ClassVar, Literal, NamedTuple
 
-from .base import Objective, Output
+from .base import WHOLE, Objective, Output, Share
 from .. import checks
 from ..checks import align, constant
 from ..derivatives import EnergyLike, value
@@ -102,9 +103,9 @@ class Particles(NamedTuple):
 class PCD(Objective):
     r"""Creates persistent contrastive divergence.
 
-    Each call draws one particle a data point from the buffer, replaces a share of them by fresh
-    draws, moves all by k Langevin steps and puts them back. The buffer is the state; at first it
-    is filled with fresh draws.
+    Each call draws one particle a data point from the buffer, of those that are its row's, replaces a
+    share of them by fresh draws, moves all by k Langevin steps and puts them back. The buffer is the
+    state; at first it is filled with fresh draws.
 
     The defaults are the paper's in 2-D (its text has 10 Langevin steps where its appendix has 20).
     The chains are those of a model that changes slowly, so the expected gradient at the truth is
@@ -161,17 +162,30 @@ class PCD(Objective):
         state: Particles | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        particles = self.fresh(x, self.buffer, generator) if state is None else state.x
-        if len(x) > len(particles) or particles.shape[1:] != x.shape[1:]:
+        return self.part(energy, x, state, generator)
+
+    def part(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: Particles | None = None,
+        generator: torch.Generator | None = None,
+        share: Share = WHOLE,
+    ) -> Output:
+        own, N = share(x), share.even(buffer=self.buffer)
+        particles = self.fresh(x, N, generator) if state is None else state.x
+        if len(own) > len(particles) or particles.shape[1:] != x.shape[1:]:
             raise ValueError(
-                f"expected at least {len(x)} particles of shape {tuple(x.shape[1:])}, one a data"
+                f"expected at least {len(own)} particles of shape {tuple(x.shape[1:])}, one a data"
                 f" point, got a buffer of shape {tuple(particles.shape)}"
             )
-        # a random subset by sorting, which can be vectorized where a permutation cannot
-        order = torch.rand(len(particles), generator=generator, device=x.device).argsort()
-        which = order[: len(x)]
-        anew = torch.rand(len(x), generator=generator, device=x.device) < self.restart
-        start = torch.where(align(anew, x), self.fresh(x, len(x), generator), particles[which])
+        B, N = len(own), len(particles)
+        row = torch.arange(B, device=x.device)
+        among = (N - 1 - row) // B + 1  # the number of particles of each row
+        u = torch.rand(B, generator=generator, device=x.device)
+        which = row + B * torch.minimum((u * among).long(), among - 1)  # u n may round up to n
+        anew = torch.rand(B, generator=generator, device=x.device) < self.restart
+        start = torch.where(align(anew, x), self.fresh(x, B, generator), particles[which])
         model = langevin(energy, start, self.steps, constant(self.step_size, x), generator)
-        loss, info = contrast(energy, x, model)
+        loss, info = contrast(energy, own, model)
         return Output(loss, Particles(particles.index_put((which,), model)), info)

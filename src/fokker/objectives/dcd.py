@@ -31,7 +31,7 @@ import torch
 from dataclasses import dataclass
 from torch import Tensor
 
-from .base import LogUniform, Objective, Output, draw
+from .base import WHOLE, LogUniform, Objective, Output, Share, draw
 from .. import checks
 from ..derivatives import LAPLACIANS, EnergyLike, Exact, Laplacian
 from ..diffusions import DIFFUSIONS, VE, Diffusion
@@ -190,7 +190,19 @@ class MultiTimeDCD(Objective):
         state: None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        short = self.short.compute(energy, x, None, generator)
-        long = self.long.compute(energy, x[: self.points], None, generator)
+        return self.part(energy, x, state, generator)
+
+    def part(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: None = None,
+        generator: torch.Generator | None = None,
+        share: Share = WHOLE,
+    ) -> Output:
+        first = x[: self.points]
+        share.even(points=len(first))
+        short = self.short.part(energy, x, None, generator, share)
+        long = self.long.part(energy, first, None, generator, share)
         info = {"short": short.loss.detach(), "long": long.loss.detach(), **short.info}
         return Output(short.loss + self.weight * long.loss, None, info)

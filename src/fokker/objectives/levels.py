@@ -100,7 +100,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, Literal
 
-from .base import Law, Objective, Output, draw
+from .base import WHOLE, Law, Objective, Output, Share, draw
 from .cd import CD
 from .. import checks
 from ..checks import align, dot
@@ -254,9 +254,19 @@ class Noisy(Objective):
         state: Any = None,
         generator: torch.Generator | None = None,
     ) -> Output:
+        return self.part(energy, x, state, generator)
+
+    def part(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: Any = None,
+        generator: torch.Generator | None = None,
+        share: Share = WHOLE,
+    ) -> Output:
         sigma = draw(self.level, x, generator)
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        return self.objective.compute(energy, x + align(sigma, x) * noise, state, generator)
+        return self.objective.part(energy, x + align(sigma, x) * noise, state, generator, share)
 
 
 @dataclass(frozen=True)

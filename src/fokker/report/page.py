@@ -57,6 +57,35 @@ def rows(lines: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
     return f'<div class="wide"><table>{"".join(content)}</table></div>'
 
 
+def events(run: Run) -> str:
+    r"""Returns what went wrong in training, and what was done about it; nothing if nothing did."""
+    if not run.events:
+        return ""
+    lines = []
+    for event in run.events:
+        done = event["event"] + (f" to step {event['to']}" if "to" in event else "")
+        rate = f"{event['rate']:.3g}" if "rate" in event else "–"
+        lines.append((str(event["step"]), done, rate, event["reason"]))
+    return f"<h2>Divergence</h2>{rows(lines, ('step', 'what was done', 'rate', 'reason'))}"
+
+
+def diagnostics(run: Run) -> str:
+    r"""Returns the table of the numbers that foresee a divergence, at the last evaluation."""
+    labels = {
+        "gradient_norm": "norm of the gradient, median",
+        "gradient_peak": "norm of the gradient, largest",
+        "score_norm": "norm of the score at data",
+        "energy_gap": "energy of chains less that of data",
+        "acceptance": "acceptance of a Langevin step",
+    }
+    last = run.metrics[-1] if run.metrics else {}
+    found = [(text, last[key]) for key, text in labels.items() if key in last]
+    if not found:
+        return ""
+    lines = [(text, "none" if v is None else f"{v:.4g}") for text, v in found]
+    return f"<h2>Diagnostics</h2>{rows(lines)}"
+
+
 def write_page(run: Run, title: str, body: str) -> Path:
     r"""Writes the report of a run, with a body of HTML, and returns its path."""
     kind, name = type(run.config.objective).__name__, html.escape(title)
@@ -66,7 +95,9 @@ def write_page(run: Run, title: str, body: str) -> Path:
 <h1>{name}</h1>
 <p class="sub">{kind}, {run.step} steps, seed {run.config.seed}, fokker {__version__};
 {run.weights}</p>
+{events(run)}
 {body}
+{diagnostics(run)}
 <h2>Configuration</h2>
 <pre>{html.escape(dumps(run.config))}</pre>
 </html>

@@ -16,6 +16,7 @@ class Task(abc.ABC):
 
     shape: tuple[int, ...]  # of a point
     criterion: str | None = None  # the judgement whose least value chooses; None for the last
+    merit: str | None = None  # the judgement whose least value marks the best checkpoint
 
     @abc.abstractmethod
     def batch(self, n: int, generator: torch.Generator) -> Tensor:

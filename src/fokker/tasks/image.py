@@ -50,6 +50,8 @@ class ImageTask(Task):
         objective: The objective, which says at what level an energy of one level is.
     """
 
+    merit = "rmse_0.3"
+
     def __init__(self, data: ImageData, objective: Objective) -> None:
         self.data, self.level = data, level_of(objective)
         self.images: dict[str, Images] = {"train": self.read("train")}

@@ -24,6 +24,7 @@ class ToyTask(Task):
 
     data: Planar
     shape: tuple[int, ...] = (2,)
+    merit: str | None = "kl"
 
     def batch(self, n: int, generator: torch.Generator) -> Tensor:
         return self.data.sample(n, generator, generator.device, torch.float32)

@@ -46,7 +46,7 @@ class TableTask(Task):
         seed: The seed of the split.
     """
 
-    criterion = "nll_validation"
+    criterion = merit = "nll_validation"
 
     def __init__(self, data: TableData, seed: int) -> None:
         table, self.path = read_table(Path(data.path)), data.path

@@ -1,0 +1,213 @@
+r"""Ranks: one training run on many devices, started by `torchrun`.
+
+R processes, the ranks, hold the same weights. All randomness of step k comes from the pair (seed, k), so
+every rank draws the same batch and the same noise, takes its rows (`fokker.objectives.Share`) and
+computes the gradient of their mean. One all-reduce of one flat tensor,
+
+.. math:: (\partial_\theta L, \; L, \; \text{info}, \; \text{flags}) \to \tfrac{1}{R} \sum_r (\dots)_r ,
+
+gives each rank the gradient of the whole batch, and each takes the same step of the optimizer and of the
+average: what is a function of equal numbers is equal, and `agree` checks it. A batch and a seed mean the
+same for any number of ranks, up to the rounding of that sum.
+
+The objective's state (the particles of persistent contrastive divergence) is shared by rows like the
+batch, and put together again when it is saved, so a run may be resumed with another number of ranks. Rank
+0 alone judges and writes; what it finds it tells the others as JSON.
+
+.. code-block:: bash
+
+    torchrun --nproc-per-node 8 -m fokker train toy --data rings --device cuda --out runs/rings
+
+NCCL carries tensors on GPUs, Gloo those on CPUs.
+"""
+
+__all__ = ["ALONE", "Ranks", "join"]
+
+import json
+import os
+import torch
+import torch.distributed as dist
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+from typing import Any
+
+from .metrics.fid import Statistics
+from .objectives import Share
+from .step import Gradients
+
+PATIENCE = timedelta(hours=1)  # of the ranks that wait while rank 0 judges
+
+
+@dataclass(frozen=True)
+class Ranks:
+    r"""Creates this process's place among the ranks.
+
+    Arguments:
+        rank: The number of this rank, from 0.
+        size: The number of ranks.
+        device: The device of this rank.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def first(self) -> bool:
+        r"""Whether this rank is the one that judges and writes."""
+        return self.rank == 0
+
+    @property
+    def share(self) -> Share:
+        r"""The share of a batch that this rank computes."""
+        return Share(self.rank, self.size)
+
+    def among(self, n: int) -> range:
+        r"""Returns which of n samples this rank makes, in a row: those of all ranks are all of them.
+
+        With one source of randomness a sample (`fokker.samplers.streams`) they are those of one rank.
+        """
+        bounds = [n * r // self.size for r in (self.rank, self.rank + 1)]
+        return range(*bounds)
+
+    def mean(self, out: Gradients, flags: Sequence[float] = ()) -> tuple[Gradients, Tensor]:
+        r"""Returns the mean over ranks of a step, by one all-reduce, and the sum of flags.
+
+        Arguments:
+            out: The step of this rank's share.
+            flags: Numbers of this rank to be summed.
+        """
+        told = torch.tensor(flags, dtype=out.loss.dtype, device=out.loss.device)
+        if self.size == 1:
+            return out, told
+        parts = [*out.gradients.values(), out.loss, *out.info.values(), told * self.size]
+        flat = torch.cat([p.detach().reshape(-1) for p in parts])
+        dist.all_reduce(flat)
+        flat /= self.size
+        pieces = flat.split([p.numel() for p in parts])
+        whole = [v.view(p.shape).to(p.dtype) for v, p in zip(pieces, parts, strict=True)]
+        n = len(out.gradients)
+        gradients = dict(zip(out.gradients, whole[:n], strict=True))
+        info = dict(zip(out.info, whole[n + 1 : -1], strict=True))
+        return Gradients(gradients, whole[n], out.state, info), whole[-1]
+
+    def gather(self, x: Tensor) -> Tensor:
+        r"""Returns rows of which each rank has a share, put together, on every rank."""
+        if self.size == 1:
+            return x
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts, 1).flatten(0, 1)
+
+    def tell(self, value: Any = None) -> Any:
+        r"""Returns what rank 0 says, in the types of JSON; the others' value is not asked for."""
+        if self.size == 1:
+            return value
+        text = json.dumps(value).encode() if self.first else b""
+        count = torch.tensor(len(text), device=self.device)
+        dist.broadcast(count, 0)
+        data = torch.zeros(int(count), dtype=torch.uint8, device=self.device)
+        if self.first:
+            data.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        dist.broadcast(data, 0)
+        return json.loads(bytes(data.cpu().tolist()))
+
+    def once(self, work: Callable[[], Any]) -> Any:
+        r"""Returns what rank 0 finds, on every rank, in the types of JSON. If it fails, all fail.
+
+        Arguments:
+            work: What rank 0 does; nothing in it may wait for another rank.
+        """
+        if self.size == 1:
+            return work()
+        told: dict[str, Any] = {}
+        failed: Exception | None = None
+        if self.first:
+            try:
+                told["value"] = work()
+            except Exception as error:  # noqa: BLE001 - raised below, once the others know
+                failed, told["error"] = error, str(error)
+        told = self.tell(told)
+        if failed is not None:
+            raise failed
+        if "error" in told:
+            raise RuntimeError(f"rank 0 failed: {told['error']}")
+        return told["value"]
+
+    def agree(self, tensors: Sequence[Tensor]) -> None:
+        r"""Raises unless all ranks hold the same tensors, bit for bit."""
+        if self.size == 1:
+            return
+        mark = torch.stack([mark_of(t.detach()) for t in tensors])
+        low, high = mark.clone(), mark.clone()
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        if not torch.equal(low, high):
+            raise RuntimeError(
+                f"expected the same weights on all {self.size} ranks, got others: a device or a"
+                " library of one of them differs"
+            )
+
+    def merge(self, own: Statistics) -> Statistics:
+        r"""Returns the statistics of the features of all ranks' images together, on every rank.
+
+        Exact up to rounding: :math:`S = \sum_r S_r + n_r (\mu_r - \mu)(\mu_r - \mu)^\top`.
+
+        Arguments:
+            own: The statistics of this rank's images, one or more.
+        """
+        if self.size == 1:
+            return own
+        mean, scatter = own.mean.to(self.device), own.scatter.to(self.device)
+        sums = torch.cat([mean.new_tensor([own.count]), own.count * mean])
+        dist.all_reduce(sums)
+        center = sums[1:] / sums[0]
+        shift = mean - center
+        scatter = scatter + own.count * torch.outer(shift, shift)
+        dist.all_reduce(scatter)
+        return replace(own, count=int(sums[0]), mean=center.cpu(), scatter=scatter.cpu())
+
+
+def mark_of(x: Tensor) -> Tensor:
+    r"""Returns a number that changes with any bit of a tensor, and with the order of its numbers."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    bits = x.reshape(-1).view(kind).long()
+    return (bits * (torch.arange(len(bits), device=x.device) % 65_521 + 1)).sum()
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def join(device: str | torch.device = "cpu") -> Generator[Ranks, None, None]:
+    r"""Joins the ranks that `torchrun` started, and leaves them again; alone if it started none.
+
+    Arguments:
+        device: The kind of device. On GPUs each rank takes that of its number on its machine.
+    """
+    asked = torch.device(device)
+    if dist.is_initialized():
+        yield Ranks(dist.get_rank(), dist.get_world_size(), asked)
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Ranks(device=asked)
+        return
+    if asked.type == "cuda":
+        asked = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(asked)
+    backend = "nccl" if asked.type == "cuda" else "gloo"
+    # torchrun keeps one store for all restarts, in which the addresses of dead ranks remain
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = PrefixStore(f"fokker-{attempt}", store)
+    dist.init_process_group(backend, None, PATIENCE, size, rank, own)
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size(), asked)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,224 @@
+r"""Many ranks: the gradients of one, and a run that outlives the death of a rank."""
+
+import importlib.util
+import os
+import pytest
+import subprocess
+import sys
+import torch
+
+from dataclasses import dataclass
+from fokker.checkpoints import named, newest
+from fokker.config import Config, Network, Optimization, ToyData, dumps
+from fokker.networks import MLP
+from fokker.objectives import (
+    OBJECTIVES,
+    PCD,
+    MultiTimeDCD,
+    Objective,
+    Output,
+    ScoreMatching,
+    Share,
+)
+from fokker.ranks import ALONE, Ranks, mark_of
+from fokker.step import Step
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "benchmarks/rank_equality.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("rank_equality", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def torchrun(*args, ranks, **more):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"} | more
+    return subprocess.run(
+        [*command, *map(str, args)], capture_output=True, text=True, check=False, env=env
+    )
+
+
+def test_every_objective_is_shared(script):
+    assert {type(o) for o in script.CASES.values()} == set(OBJECTIVES.values())
+    assert {type(script.CASES[name]) for name in script.QUICK} == set(OBJECTIVES.values())
+
+
+def test_four_and_two_ranks_have_the_gradients_of_one():
+    done = torchrun(SCRIPT, "--quick", ranks=4)
+    assert done.returncode == 0, done.stderr[-3000:]
+    four, two = done.stdout.splitlines()
+    for line, count in ((four, 4), (two, 2)):
+        assert f"{count} ranks against 1, 12 cases" in line and float(line.split()[0]) <= 1e-10
+
+
+def shares(objective, ranks, x):
+    r"""The mean over ranks of the parts of a step, without any process."""
+    torch.manual_seed(0)
+    energy = MLP(width=8)
+    generator = lambda: torch.Generator().manual_seed(5)
+    outs = [
+        Step(energy, objective, share=Share(r, ranks))(x, None, generator()) for r in range(ranks)
+    ]
+    mean = {k: sum(o.gradients[k] for o in outs) / ranks for k in outs[0].gradients}
+    return mean, outs
+
+
+@pytest.mark.parametrize(
+    "objective", [MultiTimeDCD(points=6), PCD(1, buffer=24)], ids=lambda o: type(o).__name__
+)
+def test_shares_are_a_partition(objective):
+    x = torch.randn(12, 2)
+    whole, (one,) = shares(objective, 1, x)
+    for ranks in (2, 3):
+        mean, outs = shares(objective, ranks, x)
+        assert all(torch.allclose(mean[k], whole[k], rtol=1e-10, atol=1e-10) for k in whole)
+        for name, value in one.info.items():
+            assert torch.allclose(sum(o.info[name] for o in outs) / ranks, value)
+        if one.state is not None:
+            together = torch.stack([o.state.x for o in outs], 1).flatten(0, 1)
+            assert torch.allclose(together, one.state.x)
+
+
+@dataclass(frozen=True)
+class Shuffled(Objective):
+    r"""An objective whose draws no rank can have a share of."""
+
+    def compute(self, energy, x, state=None, generator=None):
+        return Output(energy(x[torch.randperm(len(x), generator=generator)]).mean(), None, {})
+
+
+@dataclass(frozen=True)
+class Picked(Objective):
+    r"""An objective that draws rows of its batch: of the whole one, or of the share's."""
+
+    def compute(self, energy, x, state=None, generator=None):
+        rows = torch.randint(len(x), (len(x),), generator=generator)
+        return Output(energy(x[rows]).mean(), None, {})
+
+
+@pytest.mark.parametrize(
+    ("objective", "rows", "message"),
+    [
+        (ScoreMatching(), 10, "batch to be a multiple of the 4 ranks, got 10"),
+        (MultiTimeDCD(points=6), 12, "points to be a multiple of the 4 ranks, got 6"),
+        (PCD(buffer=30), 12, "buffer to be a multiple of the 4 ranks, got 30"),
+        (Shuffled(), 12, "draws that ranks can share, .*'permutation'.* the `part` of Shuffled"),
+        (Picked(), 12, "draws that ranks can share, .* the `part` of Picked"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, Objective) else None,
+)
+def test_what_cannot_be_shared_is_named(objective, rows, message):
+    step = Step(MLP(width=4), objective, share=Share(1, 4))
+    with pytest.raises(ValueError, match=message):
+        step(torch.randn(rows, 2), None, torch.Generator())
+
+
+def test_alone_there_is_nothing_to_wait_for():
+    x = torch.randn(3, 2)
+    assert ALONE.gather(x) is x and ALONE.tell({"a": 1}) == {"a": 1} and ALONE.first
+    assert ALONE.once(lambda: 3) == 3
+    ALONE.agree([x])
+
+
+def test_a_mark_changes_with_any_bit_and_with_the_order():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        x = torch.randn(100).to(dtype)
+        swapped, nudged = x.clone(), x.clone()
+        swapped[[3, 4]] = x[[4, 3]]
+        nudged[50] = torch.nextafter(x[50], x[50] + 1)
+        assert mark_of(x) == mark_of(x.clone()) and mark_of(x) != mark_of(swapped)
+        assert mark_of(x) != mark_of(nudged)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 1000])
+def test_samples_are_shared_out(n):
+    found = [i for r in range(4) for i in Ranks(r, 4).among(n)]
+    assert found == list(range(n))
+
+
+CONFIG = Config(
+    ToyData("moons"),
+    PCD(1, buffer=32),
+    Network(width=8, layers=3, confine=0.7),
+    Optimization(steps=6, batch=16),
+    evaluate=2,
+)
+DRIVER = """
+import os, signal, sys, torch
+from fokker import training
+from fokker.config import loads
+from fokker.metrics.fid import Statistics
+from fokker.ranks import join
+from pathlib import Path
+
+torch.set_num_threads(1)
+root, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+config = loads((root / "run.toml").read_text())
+with join("cpu") as ranks:
+    training.fit(config, root / "whole", resume="if-any")
+    # features of images, shared out
+    x = torch.randn(11, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mine = ranks.among(11)
+    merged = ranks.merge(Statistics.of(x[mine.start : mine.stop], "tf", "w"))
+    whole = Statistics.of(x, "tf", "w")
+    assert merged.count == 11 and torch.allclose(merged.covariance(), whole.covariance())
+    assert torch.allclose(merged.mean, whole.mean)
+    try:
+        ranks.agree([x + rank])
+        raise SystemExit("expected ranks that differ to be found")
+    except RuntimeError as error:
+        assert "the same weights on all 2 ranks" in str(error)
+    try:
+        ranks.once(lambda: 1 / 0)
+        raise SystemExit("expected the failure of rank 0 on every rank")
+    except (ZeroDivisionError, RuntimeError) as error:
+        assert "division" in str(error)
+    generator = training.step_generator
+
+    def deadly(config, k, *more):
+        if k == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return generator(config, k, *more)
+
+    training.step_generator = deadly
+    said = []
+    training.fit(config, root / "killed", resume="if-any", say=said.append)
+    if rank == 0:
+        print("said:", *said)
+"""
+
+
+def test_a_killed_rank_is_restarted_from_the_last_checkpoint(tmp_path):
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "run.toml").write_text(dumps(CONFIG))
+    done = torchrun("--max-restarts", 1, tmp_path / "driver.py", tmp_path, ranks=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "said: resumed from step-00000004 in" in done.stdout
+    a, b = (newest(tmp_path / name) for name in ("whole", "killed"))
+    assert a.step == b.step == 6
+    first, second = dict(named(a)), dict(named(b))
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    # and it is the run of one rank, up to the rounding of a sum
+    alone = tmp_path / "alone.py"
+    alone.write_text(
+        DRIVER.split("with join", maxsplit=1)[0] + "training.fit(config, root / 'alone')\n"
+    )
+    done = torchrun(alone, tmp_path, ranks=1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one = dict(named(newest(tmp_path / "alone")))
+    assert one["state/0"].shape == (32, 2)
+    assert all(torch.allclose(one[k], first[k], rtol=1e-3, atol=1e-5) for k in one)
+
+
+def test_the_command_runs_under_torchrun(tmp_path):
+    small = ("--steps", 2, "--batch", 16, "--width", 8, "--evaluate", 2, "--objective", "cd")
+    args = ("-m", "fokker", "train", "toy", *small, "--out", tmp_path / "r", "--restartable")
+    done = torchrun(*args, ranks=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("run: ") == 1 and (tmp_path / "r/report.html").exists()
