@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint tables bench clean
+.PHONY: demo test lint docs tables bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,6 +23,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+$(VENV)/.documented: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+docs: $(VENV)/.documented
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky docs docs/_build/html
+
 tables: $(STAMP)
 	$(BIN)/fokker tables
 
@@ -30,4 +37,4 @@ bench: $(STAMP)
 	$(BIN)/fokker bench
 
 clean:
-	rm -rf $(VENV) runs out build dist
+	rm -rf $(VENV) runs out build dist docs/_build docs/api/generated
