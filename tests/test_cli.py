@@ -70,7 +70,7 @@ SMALL = "--steps 2 --batch 8 --width 8"
 QUICK = {
     "train toy": SMALL,
     "train table": SMALL,
-    "train denoising": f"{SMALL} --size 8",
+    "train denoising": f"{SMALL} --size 12",
     "score": "",
     "sample": "-n 20",
     "evaluate": "",
