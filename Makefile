@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint tables bench clean
+.PHONY: demo test lint docs links tables bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,6 +23,20 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+$(VENV)/.documented: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+SPHINX := $(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky
+
+# runs every cell of the pages
+docs: $(VENV)/.documented
+	$(SPHINX) docs docs/_build/html
+
+# the same without the cells, which the tests run
+links: $(VENV)/.documented
+	$(SPHINX) --quiet --define nb_execution_mode=off docs docs/_build/links
+
 tables: $(STAMP)
 	$(BIN)/fokker tables
 
@@ -30,4 +44,4 @@ bench: $(STAMP)
 	$(BIN)/fokker bench
 
 clean:
-	rm -rf $(VENV) runs out build dist
+	rm -rf $(VENV) runs out build dist docs/_build docs/api/generated

@@ -1,4 +1,8 @@
-"""Your own diffusion: a drift F(x, t) and a coefficient G(t). Data and model drift to a ring."""
+"""Your own diffusion: a drift F(x, t) and a coefficient G(t). Data and model drift to a ring.
+
+The divergence holds for any diffusion, so any may be tried: here is one that no library has.
+About 10 s on one core.
+"""
 
 import torch
 

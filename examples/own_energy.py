@@ -1,4 +1,7 @@
-"""Your own energy: any module from (B, *) to (B). Here a learned ellipse, fitted by DCD."""
+"""Your own energy: any module from (B, *) to (B). Here a learned ellipse, fitted by DCD.
+
+About 10 s on one core.
+"""
 
 import torch
 

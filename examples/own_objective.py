@@ -1,4 +1,7 @@
-"""Your own objective: write `compute`. Here noise-contrastive estimation against a Gaussian."""
+"""Your own objective: write `compute`. Here noise-contrastive estimation against a Gaussian.
+
+About 10 s on one core.
+"""
 
 import torch
 import torch.nn.functional as F

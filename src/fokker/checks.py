@@ -9,6 +9,7 @@ __all__ = [
     "align",
     "between",
     "constant",
+    "device",
     "dimension",
     "dot",
     "images",
@@ -128,6 +129,16 @@ def one_of(names: tuple[str, ...], **values: str) -> None:
     for name, value in values.items():
         if value not in names:
             raise ValueError(f"expected {name} to be one of {', '.join(names)}, got {value!r}")
+
+
+def device(name: str) -> torch.device:
+    r"""Returns the device of a name, one that this machine has."""
+    here = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+    here += ["cuda"] if len(here) > 1 else []
+    here += ["mps"] if torch.backends.mps.is_available() else []
+    if name not in here:
+        raise ValueError(f"expected a device of this machine, {', '.join(here)}, got {name!r}")
+    return torch.device(name)
 
 
 def times(s: Tensor, t: Tensor) -> None:

@@ -7,9 +7,12 @@ import numpy as np
 import os
 import sys
 import torch
+import types
+import typing
 import tyro
 import warnings
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from rich.progress import (
@@ -24,7 +27,7 @@ from rich.progress import (
 from rich.text import Text
 from typing import Annotated, Any, Literal
 
-from . import checks
+from . import __version__, checks
 from .config import Config, ImageData, unknown
 from .presets import image_config, preset, table_config
 from .runs import Run, load
@@ -76,6 +79,8 @@ class Train:
     """The number of checkpoints kept, beside the best; the preset's if not given."""
     minutes: float | None = None
     """Save and stop after so many minutes, to be resumed; train to the end if not given."""
+    tensorboard: bool = False
+    """Also write the curves for TensorBoard into the run folder."""
 
     def with_options(self, base: Config) -> Config:
         r"""Returns a configuration changed by the options that were given."""
@@ -96,16 +101,19 @@ class Train:
 
     def train(self, base: Config, name: str) -> Run:
         r"""Trains with a progress bar, and says where the run is."""
+        from .tracking import tensorboard
         from .training import fit
 
         config, out = self.with_options(base), self.out or Path("runs") / name
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         shown = (*columns, TimeRemainingColumn(), SpeedColumn())
-        with Progress(*shown, disable=not first_rank()) as bar:
+        curves = tensorboard(out) if self.tensorboard else nullcontext(lambda step, line: None)
+        with curves as log, Progress(*shown, disable=not first_rank()) as bar:
             task = bar.add_task(name, total=config.optimization.steps)
 
             def tick(step: int, line: dict[str, Any]) -> None:
                 bar.update(task, completed=step)
+                log(step, line)
                 if "nll" in line or "rmse_0.3" in line:
                     bar.console.print(judgement(line))
 
@@ -140,7 +148,7 @@ class TrainToy(Train):
 class TrainTable(Train):
     """Train a density of your own points, judge it on rows kept aside and write a report."""
 
-    data: Path = Path("points.csv")
+    data: Path = tyro.MISSING
     """The file: .csv, .tsv, .npy or .parquet, one point a row."""
     held_out: float = 0.2
     """The share of rows kept aside: half to choose the weights by, half to judge them by."""
@@ -265,6 +273,8 @@ class Evaluate:
 
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
+    device: str | None = None
+    """The device to run on; that of the run if not given."""
     json: bool = False
     """Print JSON."""
 
@@ -273,7 +283,7 @@ class Evaluate:
 
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
-        device = torch.device(run.config.device)
+        device = checks.device(self.device or run.config.device)
         line = {"step": run.chosen, **run.task().judge(energy.to(device), device)}
         print(json.dumps(line) if self.json else f"{judgement(line)}\nby {run.weights}")
 
@@ -352,6 +362,20 @@ class Report:
         print(write_report(load(self.run_folder)))
 
 
+@dataclass(frozen=True)
+class Doctor:
+    """Print what this machine has for fokker, and what is missing. Nothing is downloaded."""
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from .doctor import examine, lines
+
+        found = examine()
+        print(json.dumps(found, indent=2) if self.json else "\n".join(lines(found)))
+
+
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
     "train": {"toy": TrainToy, "table": TrainTable, "denoising": TrainDenoising},
@@ -370,7 +394,28 @@ COMMANDS: dict[str, type | dict[str, type]] = {
     "bench": Bench,
     "optima": Optima,
     "tables": Tables,
+    "doctor": Doctor,
 }
+
+OPTIONAL = tyro.constructors.ConstructorRegistry()
+
+
+@OPTIONAL.primitive_rule
+def optional(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec | None:
+    r"""Reads a `T | None` as a T: who does not want to give one leaves the option out."""
+    kinds = typing.get_args(info.type) if isinstance(info.type, types.UnionType) else ()
+    if len(kinds) != 2 or kinds[1] is not type(None) or kinds[0] not in {int, float, str, Path}:
+        return None
+    kind = kinds[0]
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper(),
+        instance_from_str=lambda words: kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
+    )
 
 
 def parse(args: list[str]) -> Any:
@@ -383,10 +428,12 @@ def parse(args: list[str]) -> Any:
                 raise unknown(args[0], list(found), "a command", " ".join(["fokker", *words]))
             lines = [f"  {name:12}{summary(entry)}" for name, entry in found.items()]
             print("\n".join([f"usage: {' '.join(['fokker', *words])} COMMAND --help", *lines]))
+            if not words:
+                print("first steps: fokker train toy; fokker doctor says what is installed")
             sys.exit(0 if args else 2)
         words.append(args[0])
         found, args = found[args[0]], args[1:]
-    return tyro.cli(found, prog=" ".join(["fokker", *words]), args=args)
+    return tyro.cli(found, prog=" ".join(["fokker", *words]), args=args, registry=OPTIONAL)
 
 
 def summary(entry: type | dict[str, type]) -> str:
@@ -400,12 +447,20 @@ def main(args: list[str] | None = None) -> None:
     r"""Runs a command. Bad input is one line on stderr and exit code 2. Under torchrun the first rank
     alone prints it."""
     args = sys.argv[1:] if args is None else args
+    if args == ["--version"]:
+        return print(f"fokker {__version__}")
     say = lambda text: print(f"fokker: {text}", file=sys.stderr) if first_rank() else None
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
-        parse(args).run()
+        command = parse(args)
+        if getattr(command, "device", None) is not None:
+            checks.device(command.device)
+        command.run()
     except (ValueError, OSError) as error:
-        say(error)
+        said = str(error)
+        if isinstance(error, FileNotFoundError) and error.filename is not None:
+            said = f"expected a file that exists or a folder to write to, got {error.filename}"
+        say(said)
         sys.exit(2)
     except FloatingPointError as error:  # training diverged, or a chain did
         say(error)

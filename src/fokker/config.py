@@ -290,7 +290,7 @@ def alternatives(annotation: Any) -> tuple[type, ...]:
 
 
 def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return ValueError(f"expected {what} at {where}, one of {', '.join(known)}, got {name!r}{hint}")
 

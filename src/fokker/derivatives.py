@@ -9,15 +9,15 @@ Hessian, :math:`D` the dimension and :math:`n` the number of probes, and cost co
 through the layers (one for a value, one more for a gradient, two more for a product
 :math:`H v`; the parameter gradient about triples each):
 
-====================  ==========================================  ================  ==============
-way                   estimate of :math:`\Delta E(x)`             variance          passes
-====================  ==========================================  ================  ==============
-`Exact`               the energy's own jet, else as `Loop`        0                 D + 2 [#jet]_
-`Loop`                :math:`\sum_i e_i^\top H e_i`               0                 2 + 2 D
-`Hutchinson`          :math:`v^\top H v`                          [#probes]_        2 + 2 n
-`FiniteDifference`    :math:`[E(x+hv)+E(x-hv)-2E(x)] / h^2`       as Hutchinson     2 + 2 n
-`Stein`               :math:`\varepsilon \cdot \nabla E / \sigma` [#stein]_         2
-====================  ==========================================  ================  ==============
+====================  ===========================================  ================  ==============
+way                   estimate of :math:`\Delta E(x)`              variance          passes
+====================  ===========================================  ================  ==============
+`Exact`               the energy's own jet, else as `Loop`         0                 D + 2 [#jet]_
+`Loop`                :math:`\sum_i e_i^\top H e_i`                0                 2 + 2 D
+`Hutchinson`          :math:`v^\top H v`                           [#probes]_        2 + 2 n
+`FiniteDifference`    :math:`[E(x+hv)+E(x-hv)-2E(x)] / h^2`        as Hutchinson     2 + 2 n
+`Stein`               :math:`\varepsilon \cdot \nabla E / \sigma`  [#stein]_         2
+====================  ===========================================  ================  ==============
 
 .. [#jet] For the MLP, one forward pass that carries value, Jacobian and Laplacian through the
    layers; closed form for the analytic energies.

@@ -8,11 +8,11 @@ blocks with 16 k, 32 k and 64 k channels and strides 1, 2 and 2, and a head. A b
 with the shortcut s the identity, or a 1×1 convolution where the shape changes. With h the features
 :math:`\phi(\cdot)` of the last block at the positions i, the energy has one of three forms:
 
-==========  ==============================================  =====================================
-`pool`      :math:`E = w \cdot \mathrm{mean}_i h_i + b`     the paper's
-`sum`       :math:`E = \sum_i (w \cdot h_i + b)`            grows with the image, as energies do
-`square`    :math:`E = \tfrac{1}{2} \sum_i \|W h_i + b\|^2` bounded from below
-==========  ==============================================  =====================================
+==========  ===============================================  ====================================
+`pool`      :math:`E = w \cdot \mathrm{mean}_i h_i + b`      the paper's
+`sum`       :math:`E = \sum_i (w \cdot h_i + b)`             grows with the image, as energies do
+`square`    :math:`E = \tfrac{1}{2} \sum_i \|W h_i + b\|^2`  bounded from below
+==========  ===============================================  ====================================
 
 There is no normalization: it would tie the points of a batch, or cost a reduction a layer that is
 differentiated twice. Its place is taken by the start. A convolution after an activation has the

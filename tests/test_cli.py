@@ -1,0 +1,117 @@
+r"""The first minutes at the command line, and every command of the README."""
+
+import pytest
+import re
+import shlex
+import torch
+
+from fokker import __version__, checks
+from fokker.cli import main, parse
+from fokker.data.picture import save_png
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MINI = ROOT / "tests/data/mnist-mini"
+
+
+@pytest.fixture(autouse=True)
+def single():
+    torch.set_default_dtype(torch.float32)
+
+
+def error_of(capsys, *args):
+    with pytest.raises(SystemExit) as stop:
+        main(list(args))
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_version(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"fokker {__version__}\n"
+
+
+def test_a_device_that_is_not_there(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    error = error_of(capsys, "train", "toy", "--device", "cuda")
+    assert error.startswith("fokker: expected a device of this machine, cpu")
+    assert error.endswith("got 'cuda'\n") and not (tmp_path / "runs").exists()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [checks.device(name).index for name in ("cuda", "cuda:1")] == [None, 1]
+    with pytest.raises(ValueError, match=r"cpu, cuda:0, cuda:1, cuda.*got 'cuda:2'"):
+        checks.device("cuda:2")
+
+
+def test_a_file_that_is_not_there(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    error = error_of(capsys, "train", "table", "--data", "points.csv")
+    assert error == "fokker: expected a file that exists or a folder to write to, got points.csv\n"
+
+
+def test_a_name_that_is_near_nothing_gets_no_guess(capsys):
+    assert "did you mean" not in error_of(capsys, "xyzzy")
+    assert "did you mean 'train'?" in error_of(capsys, "trian")
+
+
+def test_an_option_may_be_left_out(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main(["train", "toy", "--help"])
+    out = capsys.readouterr().out
+    assert "--steps INT" in out and "--out PATH" in out and "{None}" not in out
+    assert "invalid literal for int() with base 10: 'abc'" in error_of(
+        capsys, "train", "toy", "--steps", "abc"
+    )
+
+
+# what makes a command of the README quick, by its first words; none: it is only read
+SMALL = "--steps 2 --batch 8 --width 8"
+QUICK = {
+    "train toy": SMALL,
+    "train table": SMALL,
+    "train denoising": f"{SMALL} --size 12",
+    "score": "",
+    "sample": "-n 20",
+    "evaluate": "",
+    "denoise": "--sigma 0.3",
+    "reproduce toy": None,
+    "bench": "--names plain --rounds 1 --no-compile --no-rivals",
+    "doctor": "",
+}
+
+
+def commands():
+    r"""The commands of the README, in order, without what is said of them."""
+    lines = re.findall(r"^    fokker (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    return [line.split("#")[0].strip() for line in lines]
+
+
+def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/cifar10").symlink_to(MINI)  # grey, and small
+    rows = torch.randn(60, 3).tolist()
+    (tmp_path / "points.csv").write_text("".join(f"{a},{b},{c}\n" for a, b, c in rows))
+    save_png(tmp_path / "noisy.png", torch.randn(1, 28, 28).clamp(-1, 1))
+    # which takes seconds, and has tests of its own
+    monkeypatch.setattr("fokker.report.write_report", lambda run: run.path / "report.html")
+    found = commands()
+    assert len(found) == len(QUICK)
+    for command in found:
+        (first,) = (key for key in QUICK if f"{command} ".startswith(f"{key} "))
+        line = command.replace("--data cifar10", "--data data/cifar10")
+        if QUICK[first] is None:
+            parse(shlex.split(line))
+        else:
+            main([*shlex.split(line), *shlex.split(QUICK[first])])
+    out = capsys.readouterr().out
+    assert "runs/rings-dcd-0/report.html" in out and (tmp_path / "clean.png").exists()
+    assert {p.name for p in (tmp_path / "runs").iterdir()} >= {"rings-dcd-0", "points-0"}
+
+
+def test_targets_of_the_readme_exist():
+    targets = set(re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    made = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets and targets <= made
