@@ -38,7 +38,16 @@ from .diffusions import DIFFUSIONS
 from .energies import Energy, Quadratic
 from .evolution import EVOLUTIONS
 from .networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
-from .objectives import OBJECTIVES, LogNormal, LogUniform, MultiTimeDCD, Objective
+from .objectives import (
+    OBJECTIVES,
+    Grid,
+    LogNormal,
+    LogUniform,
+    MultiTimeDCD,
+    Objective,
+    Preserving,
+    Uniform,
+)
 
 
 @dataclass(frozen=True)
@@ -236,7 +245,13 @@ REGISTRIES: list[Mapping[str, type]] = [
     LAPLACIANS,
     {"toy": ToyData, "table": TableData, "images": ImageData},
     {"mlp": Network, "wide-resnet": ResNet, "unet": UNet},
-    {"log-uniform": LogUniform, "log-normal": LogNormal},
+    {
+        "log-uniform": LogUniform,
+        "log-normal": LogNormal,
+        "uniform": Uniform,
+        "grid": Grid,
+        "preserving": Preserving,
+    },
 ]
 
 

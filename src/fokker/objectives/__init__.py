@@ -1,8 +1,9 @@
 r"""Objectives, each named after its method."""
 
-from .base import LogNormal, LogUniform, Objective, Output
+from .base import Objective, Output
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
+from .laws import Grid, LogNormal, LogUniform, Preserving, Uniform, lens
 from .levels import Denoising, LevelDCD, Noisy
 from .recovery import RecoveryLikelihood
 from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
@@ -15,6 +16,7 @@ __all__ = [
     "Denoising",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
+    "Grid",
     "LevelDCD",
     "LogNormal",
     "LogUniform",
@@ -23,9 +25,12 @@ __all__ = [
     "Objective",
     "Output",
     "Particles",
+    "Preserving",
     "RecoveryLikelihood",
     "ScoreMatching",
     "SlicedScoreMatching",
+    "Uniform",
+    "lens",
 ]
 
 OBJECTIVES: dict[str, type[Objective]] = {

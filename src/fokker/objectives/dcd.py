@@ -31,7 +31,8 @@ import torch
 from dataclasses import dataclass
 from torch import Tensor
 
-from .base import LogUniform, Objective, Output, draw
+from .base import Objective, Output
+from .laws import LogUniform, draw
 from .. import checks
 from ..derivatives import LAPLACIANS, EnergyLike, Exact, Laplacian
 from ..diffusions import DIFFUSIONS, VE, Diffusion

@@ -9,8 +9,10 @@ step of the energy, as in the paper's Algorithm 1 with its errata, gives
     + \tfrac{1}{\delta} \, \mathbb{E} \big[ E(y) - E(z) \big] ,
 
 with the same energy at both points. It learns the density of z, whose level is :math:`\sigma_z^2 =
-\sigma^2 + \delta`; an energy of every level, E(x, σ), is therefore asked at :math:`\sigma_z`. The whole
-noise of z is known, :math:`z = x + \sigma_z \bar\varepsilon`, and that is what makes this cheap. With
+\sigma^2 + \delta`; an energy of every level, E(x, σ), is therefore asked at :math:`\sigma_z`, the later
+one. On a `Grid` :math:`\sigma = t_{i-1}` and :math:`\sigma_z = t_i`, so :math:`\delta = t_i^2 -
+t_{i-1}^2`. (With E at its own level at each point, an energy :math:`K \sigma` that does not depend on
+the point would send the loss to minus infinity.) The whole noise of z is known, :math:`z = x + \sigma_z \bar\varepsilon`, and that is what makes this cheap. With
 cost counted in forward passes (a plain step, value and parameter gradient, is 3):
 
 ============  ====================================================================  ==========
@@ -44,6 +46,30 @@ So c solves :math:`c + \tfrac{1}{2} \rho c^2 = \tfrac{1}{2}`, with :math:`\rho =
 For Gaussian data its fixed point then solves :math:`S a - 1 = O(\delta^2)`, with S the variance of z
 and a the curvature of the energy, whereas :math:`c = \tfrac{1}{2}` leaves an error of :math:`\delta / 8
 \sigma_z^2`.
+
+**The time score** ties the levels together. All of the above leaves each level its own constant: it is
+blind to a term :math:`c(\sigma)` in the energy. With :math:`\tau = \sigma_z^2` and :math:`q(z | x)` the
+density of z given the clean point, in D dimensions,
+
+.. math::
+    -\partial_\tau \log q(z | x)
+    = \partial_\tau \Big[ \tfrac{D}{2} \log(2 \pi \tau) + \frac{\|z - x\|^2}{2 \tau} \Big]
+    = \frac{D - \|\bar\varepsilon\|^2}{2 \tau} ,
+
+and as :math:`p_\tau(z) = \mathbb{E}_x \, q(z | x)`, the mean of this given z is
+:math:`-\partial_\tau \log p_\tau(z)`. So the regression
+
+.. math:: L_\tau = \frac{\lambda}{2 D} \, \mathbb{E} \, \big( \tau \, \partial_\tau E(z, \sigma_z)
+    - \tfrac{1}{2} (D - \|\bar\varepsilon\|^2) \big)^2, \qquad \tau \, \partial_\tau = \tfrac{1}{2}
+    \sigma_z \partial_{\sigma_z} ,
+
+is least where :math:`\partial_\tau E = -\partial_\tau \log p_\tau`: with the scores right, the energy is
+:math:`-\log p_\tau` up to *one* constant for all levels. It needs a second derivative, which the surrogate
+goes without.
+
+References:
+    | Learning Normalized Image Densities via Dual Score Matching (Guth et al., 2025)
+    | https://arxiv.org/abs/2506.05310
 """
 
 __all__ = ["Denoising", "LevelDCD", "Noisy"]
@@ -55,10 +81,11 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, Literal
 
-from .base import Law, Objective, Output, draw
+from .base import Objective, Output
 from .cd import CD
+from .laws import Grid, Law, draw
 from .. import checks
-from ..checks import align, dot
+from ..checks import align, dimension, dot
 from ..derivatives import EnergyLike, Hutchinson, gradient, value
 
 WEIGHTS = ("one", "variance", "edm")
@@ -83,7 +110,7 @@ class LevelDCD(Objective):
 
     Arguments:
         level: The standard deviation :math:`\sigma` of the noise given to the data, or its law.
-        step: The share :math:`r = \delta / \sigma^2` of the step; the `limit` has none.
+        step: The share :math:`r = \delta / \sigma^2` of the step; the `limit` and a `Grid` have none.
         form: The estimator: stein, hutchinson, surrogate or limit.
         conditional: Whether the energy takes the level as well, E(x, σ).
         weight: The weight of a point: `one`; `variance`, :math:`\sigma_z^2`, with which the limit is
@@ -91,6 +118,7 @@ class LevelDCD(Objective):
             `edm`, :math:`\sigma_z^2 (1 + \sigma_z^2 / \sigma_d^2)`, which keeps the error of a
             preconditioned network of order one at high levels too.
         sigma_data: The standard deviation :math:`\sigma_d` of the data, for the weight `edm`.
+        time: The weight :math:`\lambda` of the time score; none if zero.
     """
 
     level: Law = 0.3
@@ -99,6 +127,7 @@ class LevelDCD(Objective):
     conditional: bool = False
     weight: Literal["one", "variance", "edm"] = "variance"
     sigma_data: float = 0.5
+    time: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.level, float | int):
@@ -107,6 +136,13 @@ class LevelDCD(Objective):
         checks.one_of(FORMS, form=self.form)
         checks.one_of(WEIGHTS, weight=self.weight)
         checks.positive(sigma_data=self.sigma_data)
+        if not (checks.number(self.time) and self.time >= 0):
+            raise ValueError(f"expected time to be a finite number >= 0, got {self.time!r}")
+        if self.time and (not self.conditional or self.form == "surrogate"):
+            raise ValueError(
+                "expected a time score only of a conditional energy, with a second derivative, got"
+                f" conditional={self.conditional}, form={self.form!r}"
+            )
 
     @property
     def learned(self) -> float | None:
@@ -125,18 +161,21 @@ class LevelDCD(Objective):
         def noise() -> Tensor:
             return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
-        sigma = draw(self.level, x, generator)
-        y = x + align(sigma, x) * noise()
-        delta = self.step * sigma**2
         limit = self.form == "limit"
+        if isinstance(self.level, Grid):
+            sigma, end = self.level.pair(x, generator)
+            sigma = end if limit else sigma
+        else:
+            sigma = draw(self.level, x, generator)
+            end = sigma if limit else torch.sqrt(sigma**2 + self.step * sigma**2)
+        delta = self.step * sigma**2 if not isinstance(self.level, Grid) else end**2 - sigma**2
+        y = x + align(sigma, x) * noise()
         z = y if limit else y + align(torch.sqrt(delta), x) * noise()
-        end = sigma if limit else torch.sqrt(sigma**2 + delta)
         total = (z - x) / align(end, x)  # the whole noise of z
         own: EnergyLike = energy
+        levels = end.expand(len(x))
         if self.conditional:
-            levels = end.expand(len(x))
             own = lambda p: energy(p, levels)
-        weight = weigh(self.weight, end, self.sigma_data)
 
         if limit:
             e, g = gradient(own, z)
@@ -144,9 +183,8 @@ class LevelDCD(Objective):
             loss = dot(miss, miss) / 2
         elif self.form == "surrogate":
             e, g = gradient(own, z)
-            rho = self.step / (1 + self.step)
-            c = ((1 + rho) ** 0.5 - 1) / rho
-            w = (c / align(end, x)) * total - g.detach()
+            c = 1 / (1 + torch.sqrt(1 + delta / end**2))  # the same, without cancellation
+            w = align(c / end, x) * total - g.detach()
             after = (z + align(delta, x) * w).detach()
             loss = (value(own, y) - value(own, after)) / delta
         else:
@@ -156,7 +194,16 @@ class LevelDCD(Objective):
             else:
                 e, g, laplacian = Hutchinson()(own, z, generator)
             loss = (dot(g, g) - laplacian) / 2 + (value(own, y) - e) / delta
-        return Output((weight * loss).mean(), None, {"energy": e.detach().mean()})
+        loss = weigh(self.weight, end, self.sigma_data) * loss
+        info = {"energy": e.detach().mean()}
+        if self.time:
+            # points are independent: the gradient of the sum is that of each
+            slope = torch.func.grad(lambda s: energy(z, s).sum())(levels)
+            d = dimension(x)
+            error = (end * slope - (d - dot(total, total))).square() / (8 * d)
+            loss = loss + self.time * error
+            info["time"] = error.detach().mean()
+        return Output(loss.mean(), None, info)
 
 
 @dataclass(frozen=True)
