@@ -9,6 +9,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
                        for a table also `best.safetensors` and `best.json`, the average with the
                        least validation NLL so far: its step, that NLL, columns, mean, std, log Z
                        and the energies of the test rows
+`previews/`            samples of one seed after each evaluation, for images if asked for
 `report.html`          the report (`fokker.report`)
 =====================  ======================================================================
 
@@ -236,7 +237,7 @@ def load(path: str | Path) -> Run:
     r"""Returns a trained run: its energy, its configuration and its metrics.
 
     Arguments:
-        path: The run folder.
+        path: The run folder, or the name of an energy that comes with the package (`fokker.shipped`).
 
     Example:
         >>> from fokker import fit
@@ -250,7 +251,9 @@ def load(path: str | Path) -> Run:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ValueError(f"expected a run folder, got {folder}, which does not exist")
+        from .shipped import read
+
+        return read(str(path))
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)
     best = checkpoint.best

@@ -5,7 +5,7 @@ the weights follows. All randomness of step k comes from a generator seeded by t
 seed and k, so a run that was stopped and resumed takes the very steps it would have taken: on a CPU
 the result is the same bit for bit.
 
-Once every `evaluate` steps the run is judged and saved. A loss that is not finite stops it there;
+Once every `evaluate` steps the run is judged and saved, and then leaves a preview if it is to. A loss that is not finite stops it there;
 what was saved last is kept. On a table the weights that do best on the validation rows are kept
 beside the last, and training stops once `patience` evaluations have brought no better ones.
 """
@@ -238,6 +238,9 @@ def fit(
                         ),
                     )
                 saved_at = done
+                if due:
+                    with writing(folder, saved_at):
+                        task.preview(shadow, device, folder, done)
                 progress(done, line)
             if stopping:
                 raise Interrupted(folder, done)
