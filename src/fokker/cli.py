@@ -37,6 +37,7 @@ from .studies.commands import (
     ReproduceToy,
     Tables,
 )
+from .studies.generation.command import ReproduceGeneration
 from .tasks import ImageTask
 from .training import Interrupted
 
@@ -516,6 +517,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "mixtures": ReproduceMixtures,
         "estimators": ReproduceEstimators,
         "denoising": ReproduceDenoising,
+        "generation": ReproduceGeneration,
     },
     "bench": Bench,
     "optima": Optima,

@@ -13,7 +13,16 @@ of a float, and so, rarely, in a byte.
 an energy that diverged, whose score is not finite or whose samples are far from any image.
 """
 
-__all__ = ["FAR", "Generated", "Sampling", "bits_of", "check_trained", "generate"]
+__all__ = [
+    "FAR",
+    "DivergedEnergy",
+    "Generated",
+    "Sampling",
+    "bits_of",
+    "check_trained",
+    "generate",
+    "tuned",
+]
 
 import math
 import time
@@ -71,6 +80,10 @@ class Sampling:
         return FLOWS[self.sampler](levels, churn, corrector)
 
 
+class DivergedEnergy(ValueError):
+    r"""The samples of an energy are no images."""
+
+
 class Generated(NamedTuple):
     r"""Images that were drawn."""
 
@@ -125,18 +138,18 @@ def generate(
     try:
         flow = tuned(field, shape, sampling, seed, device) if flow is None else flow
         clock = time.perf_counter()
-        drawn = flow.run(field, n, shape, source(), min(batch, n), first, **own)
+        drawn = flow.run(field, n, shape, source(), batch, first, **own)
         images = to_uint8(drawn.samples).cpu()
     except FloatingPointError as error:
-        raise ValueError(
+        raise DivergedEnergy(
             f"expected an energy that did not diverge, got one that did: {error}"
         ) from None
     seconds = time.perf_counter() - clock
     size = float(drawn.samples.abs().mean())
     if not size < FAR:
-        raise ValueError(
-            f"expected an energy that did not diverge, got one whose samples have a mean pixel of size"
-            f" {size:.3g}, in [-1, 1] by right"
+        raise DivergedEnergy(
+            "expected an energy that did not diverge, and steps enough, got samples whose mean pixel"
+            f" has size {size:.3g}, at most 1 by right"
         )
     rate = None if drawn.acceptance is None else float(drawn.acceptance.mean())
     return Generated(images, drawn.evaluations, rate, seconds)
