@@ -11,6 +11,7 @@ from fokker import results, tables
 from fokker.cli import main
 from fokker.data.picture import to_float
 from fokker.metrics import Extractor
+from fokker.runs import read_checkpoint
 from fokker.studies import generation
 from fokker.studies.generation.figures import draw_all
 from fokker.studies.generation.judging import nearest
@@ -58,8 +59,11 @@ def study(tmp_path_factory):
     assert not generation.train(PART, folder, 0.0, brief)
     (saved,) = (folder / PART.name / "run" / "checkpoint").iterdir()
     assert saved.name == "step-00000001"
+    first = read_checkpoint(folder / PART.name / "run").training["seconds"]
     assert generation.train(PART, folder, 0.0, progress=lambda k, line: seen.append(k))
     assert seen[0] == 2 and seen[-1] == 4
+    line = (folder / PART.name / "run" / "metrics.jsonl").read_text().splitlines()[0]
+    assert json.loads(line)["seconds"] > first > 0  # the time of all slices
     assert not generation.sample(PART, folder, SETTINGS, over)
     assert generation.sample(PART, folder, SETTINGS)
     return folder

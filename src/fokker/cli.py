@@ -358,16 +358,16 @@ class Evaluate:
         said: list[str],
     ) -> None:
         r"""Adds what samples and likelihood say."""
-        from .generation import bits_of, check_trained, generate
+        from .generation import bits_of, check_trained, generate, suited
         from .metrics import judge_images, load_inception, reference_of
 
         check_trained(run)
-        train = task.images["train"]
+        energy, train = suited(run, device), task.images["train"]
         if self.fid is not None:
             checks.positive_integer(fid=self.fid)
             extractor = load_inception(self.inception, self.convention, device)
             drawn = generate(
-                run.energy, self.fid, run.shape, self.sampling, self.seed, self.batch, 0, device
+                energy, self.fid, run.shape, self.sampling, self.seed, self.batch, 0, device
             )
             reference = reference_of(train, extractor, self.batch)
             fid, kid = judge_images(drawn.images, reference, extractor, self.batch)
@@ -377,7 +377,7 @@ class Evaluate:
         if self.bpd is not None:
             test = task.pixels("test")[: self.bpd]
             bits, error = bits_of(
-                run.energy, test, train.pixels, self.sampling, self.batch, self.seed, device
+                energy, test, train.pixels, self.sampling, self.batch, self.seed, device
             )
             line |= {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}
             said.append(
@@ -456,11 +456,11 @@ class Sample:
 
     def images(self, run: Run, n: int, out: Path) -> None:
         from .data.picture import save_png, to_float
-        from .generation import check_trained, generate
+        from .generation import check_trained, generate, suited
         from .samplers import Field
 
         check_trained(run)
-        field = Field(run.energy.to(self.device), self.compile)
+        field = Field(suited(run, self.device), self.compile)
         drawn = generate(field, n, run.shape, self.sampling, self.seed, self.batch, 0, self.device)
         if out.suffix == ".npy":
             np.save(out, drawn.images.numpy())

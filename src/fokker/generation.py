@@ -21,6 +21,7 @@ __all__ = [
     "bits_of",
     "check_trained",
     "generate",
+    "suited",
     "tuned",
 ]
 
@@ -91,6 +92,16 @@ class Generated(NamedTuple):
     evaluations: int  # of the network, an image
     acceptance: float | None  # of the corrector
     seconds: float  # without tuning and, but for the first batch, compilation
+
+
+def suited(run: Run, device: torch.device | str) -> Energy:
+    r"""Returns the energy of a run on a device; its layers run in float32 on a CPU, which is slow at
+    less."""
+    if torch.device(device).type == "cpu":
+        for module in run.energy.modules():
+            if isinstance(module, UNetEnergy):
+                module.dtype = torch.float32
+    return run.energy.to(device)
 
 
 def check_trained(run: Run) -> None:

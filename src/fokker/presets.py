@@ -259,6 +259,6 @@ def generation_config(
         seed,
         device,
         compile=fast,
-        evaluate=1000,
+        evaluate=500,
         preview=64,
     )

@@ -160,7 +160,8 @@ def fit(
         state = objective.restore([t.to(device) for t in saved.training["state"]])
         start = saved.step
         lines = read_metrics(folder, start)
-        before = lines[-1]["seconds"] if lines else 0.0
+        # of all steps, also those since the last evaluation; an older run does not say
+        before = saved.training.get("seconds", lines[-1]["seconds"] if lines else 0.0)
     else:
         if (folder / "config.toml").exists():
             raise ValueError(
@@ -228,7 +229,12 @@ def fit(
                     line["seconds"] = round(before + time.perf_counter() - clock, 3)
                     lines.append(line)
                     best = better(best, line, task, shadow)
-                training = {"adam": adam.state_dict(), "state": list(state or ())}
+                spent = before + time.perf_counter() - clock
+                training = {
+                    "adam": adam.state_dict(),
+                    "state": list(state or ()),
+                    "seconds": spent,
+                }
                 with writing(folder, saved_at):
                     write_metrics(folder, lines)
                     write_checkpoint(

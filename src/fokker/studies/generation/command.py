@@ -124,7 +124,7 @@ class ReproduceGeneration:
 
         console, clock = Console(), Clock(self.minutes)
         parts, settings = self.parts(), self.settings()
-        for part in parts:  # before anything is spent
+        for part in parts if "train" in self.stage else ():  # before anything is spent
             place = self.out / part.name / "run"
             if (place / "config.toml").exists() and read_config(place) != part.config:
                 raise ValueError(

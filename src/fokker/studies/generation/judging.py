@@ -28,7 +28,7 @@ from .parts import Clock, Draw, Part, Settings, draws_of
 from .working import images_of, snapshots_of, weights_of
 from ... import results
 from ...data.picture import to_float
-from ...generation import bits_of
+from ...generation import bits_of, suited
 from ...metrics import Extractor, fid_between, judge_images, reference_of, statistics
 from ...runs import Run, load
 from ...tasks.image import ImageTask, noisy
@@ -75,7 +75,7 @@ def judge(
     run, device = load(place / "run"), torch.device(part.device)
     task = run.task()
     assert isinstance(task, ImageTask)
-    energy, train = run.energy.to(device), task.images["train"]
+    energy, train = suited(run, device), task.images["train"]
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
     head |= {"size": part.size, "params": weights_of(run)}
     where = {"device": results.hardware(part.device), "commit": results.commit()}

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing import Any
 
 from .parts import Clock, Draw, Part, Settings, draws_of
-from ...generation import DivergedEnergy, generate, tuned
+from ...generation import DivergedEnergy, generate, suited, tuned
 from ...runs import Run, load, read_checkpoint
 from ...samplers import Field
 from ...tasks.image import ImageTask
@@ -126,7 +126,7 @@ def sample(
     run = load(place / "run")
     task = run.task()
     assert isinstance(task, ImageTask)
-    energy = run.energy.to(part.device)
+    energy = suited(run, part.device)
     field = Field(energy, settings.compile)
     final = {k: v.clone() for k, v in energy.state_dict().items()}
     for draw in draws_of(part, run, folder, len(task.images["train"]), settings):
