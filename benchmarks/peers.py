@@ -84,6 +84,17 @@ class Stack(BaseModel):
         return out.clone()
 
 
+CHAIN = ("method", "rate", "step", "chain", "reg")
+USED = {
+    "cd": CHAIN,
+    "pcd": CHAIN,
+    "sm": ("method", "rate"),
+    "ssm": ("method", "rate"),
+    "dsm": ("method", "rate", "noise"),
+    "em": ("method", "rate", "chain", "noise", "warmup"),
+}
+
+
 @dataclass(frozen=True)
 class Trial:
     r"""A loss of torchebm and its settings."""
@@ -99,6 +110,11 @@ class Trial:
     @property
     def layout(self) -> str:
         return "columns" if self.method == "pcd" else "rows"
+
+    def ran(self, row: results.Row) -> bool:
+        r"""Whether a row is of this trial, by the settings that its method uses."""
+        own = asdict(self)
+        return all(row["settings"][name] == own[name] for name in USED[self.method])
 
     def loss(self, model: Stack, device: str) -> torch.nn.Module:
         on = {"device": torch.device(device)}
@@ -299,9 +315,7 @@ def best(method: str, folder: Path) -> Trial:
     r"""Returns the trial of a method with the least mean KL; the first if none was run."""
     path = folder / "tuning" / f"{method}.json"
     rows = json.loads(path.read_text()) if path.exists() else []
-    tried = {
-        trial: [r for r in rows if r["settings"] == asdict(trial)] for trial in TRIALS[method]
-    }
+    tried = {trial: [r for r in rows if trial.ran(r)] for trial in TRIALS[method]}
     known = {trial: mean_kl(own) for trial, own in tried.items() if own}
     return min(known, key=known.__getitem__, default=TRIALS[method][0])
 

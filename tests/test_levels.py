@@ -67,6 +67,16 @@ def test_the_expected_gradient_on_a_gaussian(form: str, a: float) -> None:
     assert error < 0.02
 
 
+def test_the_contrast_of_stein_has_little_noise() -> None:
+    r"""At E = a ‖x‖²/2 the linear part of the gradient has twice the variance of the limit's."""
+    spreads = {}
+    for form in ("stein", "hutchinson", "limit"):
+        objective = LevelDCD(SIGMA, 0.05, form, weight="one")
+        spreads[form] = slope(objective, 1 / (S2 + SIGMA**2), 200_000)[1]
+    assert spreads["stein"] < 2 * spreads["limit"]
+    assert spreads["hutchinson"] > 2.5 * spreads["stein"]
+
+
 def test_the_surrogate_finds_the_gaussian_to_second_order() -> None:
     S = S2 + SIGMA**2 * (1 + SHARE)
     delta = SHARE * SIGMA**2

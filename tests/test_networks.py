@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 from fokker.derivatives import gradient
 from fokker.networks import Conv2d, Linear, UNetEnergy, WideResNet, convolve
-from fokker.networks.unet import Attention, double, halve, normalize
+from fokker.networks.normalization import EPSILON, normalize
+from fokker.networks.unet import Attention, double, halve
 from fokker.networks.wideresnet import Block, gain
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
@@ -383,6 +384,23 @@ def test_resampling():
     assert torch.allclose(double(x), F.interpolate(x, scale_factor=2, mode="nearest"))
     for h in (halve(x), double(x)):
         assert h.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_derivatives_of_the_normalization(dim: int) -> None:
+    plain = lambda h: h * torch.rsqrt(h.square().mean(dim, keepdim=True) + EPSILON)
+    h, u, v = (torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(3))
+    assert torch.allclose(normalize(h, dim), plain(h))
+
+    def third(f):  # a derivative of every order up to three
+        slope = lambda h: torch.func.vjp(f, h)[1](u)[0]
+        curve = lambda h: torch.func.vjp(slope, h)[1](v)[0]
+        return slope(h), curve(h), torch.func.vjp(curve, h)[1](u * v)[0]
+
+    for a, b in zip(third(lambda h: normalize(h, dim)), third(plain), strict=True):
+        assert torch.allclose(a, b, rtol=1e-10)
+    free = h.requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda h: normalize(h, dim), free)
 
 
 def test_normalization():

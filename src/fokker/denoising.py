@@ -103,8 +103,8 @@ def by_rule(
     level: float,
     rule: str,
     generator: torch.Generator | None,
-    chains: int = 4,
-    steps: int = 50,
+    chains: int = 2,
+    steps: int = 24,
 ) -> Tensor:
     r"""Denoises with an energy of one level."""
     slope = lambda y: gradient(energy, y)[1].detach()

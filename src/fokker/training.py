@@ -139,6 +139,7 @@ def fit(
     average = [v.detach().clone() for v in energy.state_dict().values()]
     betas = (optimization.beta1, optimization.beta2)
     fused = device.type == "cuda"
+    torch.backends.cudnn.benchmark = fused  # all batches have one shape
     adam = torch.optim.Adam(energy.parameters(), optimization.rate, betas, fused=fused)
     step = Step(energy, objective, config.compile)
     start, before, lines, state, best = 0, 0.0, [], None, None

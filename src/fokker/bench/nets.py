@@ -88,4 +88,6 @@ def names_of(net: Net) -> list[str]:
         names += ["cd-1", "reference"]
     if net.kind == "points":
         names += ["dcd-train", "dcd-multi-train"]
+    if net.level:
+        names += ["dcd-train", "dcd-limit-train"]
     return names

@@ -97,7 +97,7 @@ def prepare(
         copies = {k: p.clone() for k, p in params.items()}
         average = [p.clone() for p in copies.values()]
         rate = torch.tensor(1e-3, device=x.device)
-        adam = torch.optim.Adam(copies.values(), rate, capturable=graphs, fused=graphs)
+        adam = torch.optim.Adam(copies.values(), rate, capturable=graphs, fused=x.is_cuda)
 
         def run() -> Any:
             gradients = traced(copies, buffers, x, state, noise=traced.draw())[0]

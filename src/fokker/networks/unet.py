@@ -52,23 +52,13 @@ from torch import Tensor, nn
 from typing import Any
 
 from .convolution import DTYPES, Conv2d, Linear
+from .normalization import normalize, wide
 from .. import checks
 from ..checks import align, dimension, dot
 from ..derivatives import gradient
 from ..energies import Energy
 
 FORMS = ("inner", "square", "pool")
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    r"""Returns the dtype of reductions: float32, or float64 for float64."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def normalize(h: Tensor, dim: int = 1) -> Tensor:
-    r"""Divides by the root mean square along an axis; the result is in float32 at least."""
-    h = h.to(wide(h.dtype))
-    return h * torch.rsqrt(h.square().mean(dim, keepdim=True) + 1e-4)
 
 
 def halve(h: Tensor) -> Tensor:

@@ -24,6 +24,20 @@ form          estimate                                                          
 `limit`       :math:`\delta \to 0`, denoising score matching                        6
 ============  ====================================================================  ==========
 
+**The contrast without its noise.** To first order :math:`[E(y) - E(z)] / \delta` is :math:`-\eta \cdot
+\nabla E(z) / \sqrt{\delta}`, whose variance grows as :math:`1 / \delta` although its mean, :math:`-\Delta
+E`, does not. But both noises of z are known, and each gives the Laplacian by Stein's identity:
+:math:`\mathbb{E} \, \eta \cdot \nabla E(z) / \sqrt{\delta} = \mathbb{E} \, \Delta E(z) = \mathbb{E} \,
+\bar\varepsilon \cdot \nabla E(z) / \sigma_z`. So `stein` takes
+
+.. math::
+    \tfrac{1}{\delta} \big[ E(y) - E(z) + \sqrt{\delta} \, \eta \cdot \nabla E(z) \big]
+    - \tfrac{1}{\sigma_z} \bar\varepsilon \cdot \nabla E(z)
+
+for the contrast: the same mean at the same cost, and what is left in the bracket is of second order,
+:math:`\tfrac{1}{2} \eta^\top \nabla^2 E \, \eta`. With :math:`\delta = 0.05 \, \sigma^2` the variance
+of the term linear in the score falls tenfold, to twice that of the limit.
+
 **The limit is denoising score matching.** As :math:`\delta \to 0` the contrast becomes
 :math:`-\tfrac{1}{2} \Delta E`, and with Stein's Laplacian :math:`L \to \mathbb{E} \, \tfrac{1}{2}
 \|\nabla E(y)\|^2 - \varepsilon \cdot \nabla E(y) / \sigma`, which is :math:`\tfrac{1}{2} \|\nabla E -
@@ -165,19 +179,21 @@ class LevelDCD(Objective):
         if isinstance(self.level, Grid):
             sigma, end = self.level.pair(x, generator)
             sigma = end if limit else sigma
+            delta = end**2 - sigma**2
         else:
             sigma = draw(self.level, x, generator)
-            end = sigma if limit else torch.sqrt(sigma**2 + self.step * sigma**2)
-        delta = self.step * sigma**2 if not isinstance(self.level, Grid) else end**2 - sigma**2
+            delta = self.step * sigma**2
+            end = sigma if limit else torch.sqrt(sigma**2 + delta)
         y = x + align(sigma, x) * noise()
-        z = y if limit else y + align(torch.sqrt(delta), x) * noise()
+        eta = None if limit else noise()
+        z = y if eta is None else y + align(torch.sqrt(delta), x) * eta
         total = (z - x) / align(end, x)  # the whole noise of z
         own: EnergyLike = energy
         levels = end.expand(len(x))
         if self.conditional:
             own = lambda p: energy(p, levels)
 
-        if limit:
+        if eta is None:
             e, g = gradient(own, z)
             miss = g - total / align(end, x)
             loss = dot(miss, miss) / 2
@@ -187,12 +203,13 @@ class LevelDCD(Objective):
             w = align(c / end, x) * total - g.detach()
             after = (z + align(delta, x) * w).detach()
             loss = (value(own, y) - value(own, after)) / delta
+        elif self.form == "stein":
+            e, g = gradient(own, z)
+            laplacian = dot(total, g) / end
+            remainder = value(own, y) - e + torch.sqrt(delta) * dot(eta, g)
+            loss = dot(g, g) / 2 - 1.5 * laplacian + remainder / delta
         else:
-            if self.form == "stein":
-                e, g = gradient(own, z)
-                laplacian = dot(total, g) / end
-            else:
-                e, g, laplacian = Hutchinson()(own, z, generator)
+            e, g, laplacian = Hutchinson()(own, z, generator)
             loss = (dot(g, g) - laplacian) / 2 + (value(own, y) - e) / delta
         loss = weigh(self.weight, end, self.sigma_data) * loss
         info = {"energy": e.detach().mean()}

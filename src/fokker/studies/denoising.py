@@ -96,7 +96,7 @@ def judge(run: Run, part: Part, count: int) -> list[results.Row]:
             generator = torch.Generator(device).manual_seed(0)
             parts = [
                 denoise(energy, part_, sigma, generator=generator, **own).detach()
-                for part_ in x.split(250)
+                for part_ in x.split(500)
             ]
             out = torch.cat(parts)
             for clipped in (False, True):
