@@ -309,7 +309,8 @@ def test_unet_denoiser_is_that_of_edm(form):
         assert torch.allclose(d, 0.7**2 * c_in**2 * x + s * 0.7 * c_in * f, atol=1e-9)
         scalar = net.scalar(c_in * x, sigma)
         flat = (c_in * x).square().sum((1, 2, 3)) / 2
-        assert torch.allclose(e, flat - 0.7 / sigma * scalar)
+        constant = -16 * torch.log(c_in.flatten() / math.sqrt(2 * math.pi))
+        assert torch.allclose(e, flat + constant - 0.7 / sigma * scalar)
 
 
 @pytest.mark.parametrize("form", ["inner", "pool"])
@@ -317,7 +318,8 @@ def test_unet_starts_as_the_gaussian(form):
     net = UNetEnergy(1, 4, (1, 2), 1, head=4, form=form, sigma_data=0.7, dtype="float64")
     x, sigma = torch.randn(2, 1, 4, 4), torch.tensor([0.1, 2.0])
     v = sigma**2 + 0.7**2
-    assert torch.allclose(net(x, sigma), x.square().sum((1, 2, 3)) / (2 * v))
+    exact = torch.distributions.Normal(0.0, v.sqrt()[:, None, None, None])
+    assert torch.allclose(net(x, sigma), -exact.log_prob(x).sum((1, 2, 3)))
     assert torch.allclose(net.denoise(x, sigma), (0.49 / v)[:, None, None, None] * x)
 
 

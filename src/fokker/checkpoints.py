@@ -88,11 +88,10 @@ class Checkpoint(NamedTuple):
     best: Best | None = None
     lines: list[dict[str, Any]] | None = None  # of metrics.jsonl; None if they are only there
     trial: int = 0  # the number of times that the run was rolled back
-    back: tuple[
-        Name, ...
-    ] = ()  # what it can be rolled back to: those of an evaluation, and itself
+    back: tuple[Name, ...] = ()  # what it can be rolled back to: evaluations, and itself
     watch: dict[str, list[float]] | None = None  # what the guard remembers
     leader: tuple[float, Name] | None = None  # the least judgement so far, and whose it is
+    seconds: float = 0.0  # of training so far
 
     @property
     def name(self) -> Name:
@@ -206,6 +205,7 @@ def write_parts(folder: Path, checkpoint: Checkpoint, limit: int) -> None:
         "back": [list(name) for name in checkpoint.back],
         "leader": checkpoint.leader,
         "watch": checkpoint.watch,
+        "seconds": checkpoint.seconds,
         "lines": checkpoint.lines,
         "best": best and {"step": best.step, "value": best.value, "card": best.card},
         "files": files,
@@ -333,6 +333,7 @@ def read(path: Path) -> Checkpoint:
             tuple(Name(*map(int, pair)) for pair in header["back"]),
             header["watch"],
             leader and (float(leader[0]), Name(*map(int, leader[1]))),
+            float(header["seconds"]),
         )
     except BROKEN as error:
         raise broken(path, error) from None

@@ -29,7 +29,8 @@ from typing import Annotated, Any, Literal
 
 from . import __version__, checks
 from .config import Config, ImageData, unknown
-from .presets import image_config, preset, table_config
+from .generation import Sampling
+from .presets import generation_config, image_config, preset, table_config
 from .runs import Run, load
 from .studies.commands import (
     Bench,
@@ -41,6 +42,8 @@ from .studies.commands import (
     ReproduceToy,
     Tables,
 )
+from .studies.generation.command import ReproduceGeneration
+from .tasks import ImageTask
 from .training import Interrupted
 
 
@@ -59,7 +62,8 @@ class Train:
     clip: float | None = None
     """The largest norm of the gradient; not clipped if not given."""
     compile: bool = False
-    """Compile the training step: tens of seconds once, then faster steps."""
+    """Compile the training step: tens of seconds once, then faster steps. On a GPU, steps on images
+    always are."""
     evaluate: int | None = None
     """The number of steps between evaluations and checkpoints; the preset's if not given."""
     seed: int = 0
@@ -93,7 +97,7 @@ class Train:
             optimization=replace(base.optimization, **changed),
             seed=self.seed,
             device=self.device,
-            compile=self.compile,
+            compile=base.compile or self.compile,
             evaluate=base.evaluate if self.evaluate is None else self.evaluate,
             keep=base.keep if self.keep is None else self.keep,
             guard=replace(base.guard, policy=self.on_divergence),
@@ -197,6 +201,73 @@ class TrainDenoising(Train):
 
 
 @dataclass(frozen=True)
+class TrainGeneration(Train):
+    """Train an energy of images at every noise level, to draw new images from."""
+
+    data: str = "cifar10"
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), or a folder: Parquet files as
+    Hugging Face lays them out, or image files."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    side: int | None = None
+    """The side to which images are cropped and resized; as they are if not given."""
+    flip: bool = True
+    """Mirror training images at random: not for digits and letters."""
+    preset: str = "fokker"
+    """The settings: paper or fokker."""
+    objective: str = "dcd-limit"
+    """The method: dcd (paper); dcd, dcd-surrogate, dcd-limit, reference (fokker)."""
+    size: str = "15m"
+    """The size of the network: small, 15m or large."""
+    time_score: float = 0.0
+    """The weight of the score in time, which makes energies of all levels comparable."""
+    preview: int | None = None
+    """The number of samples drawn at each evaluation; the preset's if not given."""
+
+    def run(self) -> None:
+        from .report import write_report
+
+        images = ImageData(self.data, self.data_dir, self.side, self.flip)
+        base = generation_config(
+            self.preset,
+            self.objective,
+            images,
+            self.size,
+            self.device,
+            self.seed,
+            self.time_score,
+        )
+        base = base if self.preview is None else replace(base, preview=self.preview)
+        name = f"{Path(self.data).name}-{self.preset}-{self.objective}-{self.size}-{self.seed}"
+        run = self.train(base, name)
+        print(judgement(run.judged))
+        print(f"report: {write_report(run)}")
+        print(f"images: fokker sample {run.path} -n 64 -o samples.png")
+
+
+@dataclass(frozen=True)
+class Export:
+    """Make a shipped energy of a run: its average weights in bfloat16, with a card and checksums."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    name: tyro.conf.Positional[str]
+    """The name of the energy, for fokker.load and fokker sample."""
+    to: Path | None = None
+    """The folder of the energies; that of the package if not given."""
+    note: Path | None = None
+    """A file whose text goes into the card, such as the figures measured."""
+
+    def run(self) -> None:
+        from . import shipped
+
+        text = "" if self.note is None else self.note.read_text()
+        folder = shipped.export(load(self.run_folder), self.name, self.to or shipped.ROOT, text)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        print(f"{folder}: {size / 2**20:.2f} MiB")
+
+
+@dataclass(frozen=True)
 class Denoise:
     """Denoise a picture of any size with a trained run."""
 
@@ -269,14 +340,27 @@ def judgement(line: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge a trained run: against the exact density, or on the test rows."""
+    """Judge a trained run: against the exact density, on the test rows, or by denoising and samples."""
 
-    run_folder: tyro.conf.Positional[Path]
-    """The run folder."""
-    device: str | None = None
-    """The device to run on; that of the run if not given."""
+    run_folder: tyro.conf.Positional[str]
+    """The run folder, or the name of a shipped energy."""
     json: bool = False
     """Print JSON."""
+    fid: int | None = None
+    """For images: also the FID and KID of so many samples against the training images."""
+    bpd: int | None = None
+    """For images: also the likelihood of so many test images, in bits a dimension."""
+    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
+    seed: int = 0
+    """The seed of the samples."""
+    convention: Literal["tf", "torch"] = "tf"
+    """How images are resized for Inception."""
+    inception: Path | None = None
+    """The weights of Inception, a safetensors file; FOKKER_INCEPTION or the package if not given."""
+    batch: int = 64
+    """The number of images at once."""
+    device: str | None = None
+    """The device; that of the run if not given."""
 
     def run(self) -> None:
         from .tasks import TableEnergy
@@ -284,8 +368,51 @@ class Evaluate:
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
         device = checks.device(self.device or run.config.device)
-        line = {"step": run.chosen, **run.task().judge(energy.to(device), device)}
-        print(json.dumps(line) if self.json else f"{judgement(line)}\nby {run.weights}")
+        task = run.task()
+        line: dict[str, Any] = {"step": run.chosen, **task.judge(energy.to(device), device)}
+        said = [judgement(line), f"by {run.weights}"]
+        if self.fid is not None or self.bpd is not None:
+            if not isinstance(task, ImageTask):
+                raise ValueError(f"expected a run on images for --fid and --bpd, got {run.path}")
+            self.images(run, task, device, line, said)
+        print(json.dumps(line) if self.json else "\n".join(said))
+
+    def images(
+        self,
+        run: Run,
+        task: ImageTask,
+        device: torch.device,
+        line: dict[str, Any],
+        said: list[str],
+    ) -> None:
+        r"""Adds what samples and likelihood say."""
+        from .generation import bits_of, check_trained, generate, suited
+        from .metrics import judge_images, load_inception, reference_of
+
+        check_trained(run)
+        energy, train = suited(run, device), task.images["train"]
+        if self.fid is not None:
+            checks.positive_integer(fid=self.fid)
+            extractor = load_inception(self.inception, self.convention, device)
+            drawn = generate(
+                energy, self.fid, run.shape, self.sampling, self.seed, self.batch, 0, device
+            )
+            reference = reference_of(train, extractor, self.batch)
+            fid, kid = judge_images(drawn.images, reference, extractor, self.batch)
+            line |= {"fid": fid.value, "fid_n": self.fid, "convention": fid.convention}
+            line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
+            said += [f"{fid}, {drawn.evaluations} evaluations an image", str(kid)]
+        if self.bpd is not None:
+            test = task.pixels("test")[: self.bpd]
+            bits, error = bits_of(
+                energy, test, train.pixels, self.sampling, self.batch, self.seed, device
+            )
+            line |= {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}
+            said.append(
+                f"{bits:.3f} ± {error:.3f} bits a dimension ({len(test):,} test images with uniform"
+                f" noise, by the flow from {self.sampling.sigma_min:g} to"
+                f" {self.sampling.sigma_max:g})"
+            )
 
 
 @dataclass(frozen=True)
@@ -322,31 +449,67 @@ class Score:
 
 @dataclass(frozen=True)
 class Sample:
-    """Draw points from a trained run, by MALA from a wide Gaussian cooled down."""
+    """Draw from a trained run: points by MALA from a wide Gaussian cooled down, images from noise."""
 
-    run_folder: tyro.conf.Positional[Path]
-    """The run folder."""
-    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1000
-    """The number of points."""
+    run_folder: tyro.conf.Positional[str]
+    """The run folder, or the name of a shipped energy."""
+    n: Annotated[int | None, tyro.conf.arg(aliases=["-n"])] = None
+    """The number of points or images; 1000 or 64 if not given."""
     seed: int = 0
-    """The seed of the chains."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("samples.csv")
-    """The file of the points: .csv or .npy."""
+    """The seed. Image i of a seed is the same for any number of images."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """The file: .csv or .npy of points; .png, a grid, or .npy, bytes (N, C, H, W), of images.
+    samples.csv or samples.png if not given."""
+    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
+    batch: int = 64
+    """The number of images at once."""
+    device: str = "cpu"
+    """The device for images."""
+    compile: bool = False
+    """Compile the network for images: minutes once, then faster."""
 
     def run(self) -> None:
+        run = load(self.run_folder)
+        images = isinstance(run.config.data, ImageData)
+        n = (64 if images else 1000) if self.n is None else self.n
+        out = Path("samples.png" if images else "samples.csv") if self.out is None else self.out
+        kinds = (".png" if images else ".csv", ".npy")
+        checks.positive_integer(n=n, batch=self.batch)
+        if out.suffix not in kinds:
+            raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
+        if images:
+            self.images(run, n, out)
+        else:
+            self.points(run, n, out)
+
+    def images(self, run: Run, n: int, out: Path) -> None:
+        from .data.picture import save_png, to_float
+        from .generation import check_trained, generate, suited
+        from .samplers import Field
+
+        check_trained(run)
+        field = Field(suited(run, self.device), self.compile)
+        drawn = generate(field, n, run.shape, self.sampling, self.seed, self.batch, 0, self.device)
+        if out.suffix == ".npy":
+            np.save(out, drawn.images.numpy())
+        else:
+            save_png(out, to_float(drawn.images))
+        rate = "" if drawn.acceptance is None else f", acceptance {drawn.acceptance:.2f}"
+        print(
+            f"{n} images: {out}, {drawn.evaluations} evaluations an image, {drawn.seconds:.1f} s"
+            f"{rate}, by {run.weights}"
+        )
+
+    def points(self, run: Run, n: int, out: Path) -> None:
         from .tasks import TableEnergy
 
-        if self.out.suffix not in {".csv", ".npy"}:
-            raise ValueError(f"expected --out to end in .csv or .npy, got {self.out}")
-        checks.positive_integer(n=self.n)
-        run = load(self.run_folder)
-        x = run.sample(self.n, self.seed).numpy()
-        if self.out.suffix == ".npy":
-            np.save(self.out, x)
+        x = run.sample(n, self.seed).numpy()
+        if out.suffix == ".npy":
+            np.save(out, x)
         else:
             names = run.energy.columns if isinstance(run.energy, TableEnergy) else ("x0", "x1")
-            np.savetxt(self.out, x, delimiter=",", header=",".join(names), comments="")
-        print(f"{self.n} points: {self.out}, by {run.weights}")
+            np.savetxt(out, x, delimiter=",", header=",".join(names), comments="")
+        print(f"{n} points: {out}, by {run.weights}")
 
 
 @dataclass(frozen=True)
@@ -378,11 +541,17 @@ class Doctor:
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
-    "train": {"toy": TrainToy, "table": TrainTable, "denoising": TrainDenoising},
+    "train": {
+        "toy": TrainToy,
+        "table": TrainTable,
+        "denoising": TrainDenoising,
+        "generation": TrainGeneration,
+    },
     "evaluate": Evaluate,
     "sample": Sample,
     "score": Score,
     "denoise": Denoise,
+    "export": Export,
     "report": Report,
     "reproduce": {
         "toy": ReproduceToy,
@@ -390,6 +559,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "mixtures": ReproduceMixtures,
         "estimators": ReproduceEstimators,
         "denoising": ReproduceDenoising,
+        "generation": ReproduceGeneration,
     },
     "bench": Bench,
     "optima": Optima,

@@ -39,7 +39,16 @@ from .energies import Energy, Quadratic
 from .evolution import EVOLUTIONS
 from .guard import Guard
 from .networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
-from .objectives import OBJECTIVES, LogNormal, LogUniform, MultiTimeDCD, Objective
+from .objectives import (
+    OBJECTIVES,
+    Grid,
+    LogNormal,
+    LogUniform,
+    MultiTimeDCD,
+    Objective,
+    Preserving,
+    Uniform,
+)
 
 
 @dataclass(frozen=True)
@@ -227,9 +236,19 @@ class Config:
     patience: int | None = None
     """For a table, the number of evaluations without a better one on the validation rows after
     which training stops; it goes on to the last step if not given."""
+    preview: int = 0
+    """The number of samples drawn at each evaluation and kept as a picture, for a network of images
+    at every noise level; none if zero."""
 
     def __post_init__(self) -> None:
         checks.positive_integer(evaluate=self.evaluate, keep=self.keep)
+        if self.preview:
+            checks.positive_integer(preview=self.preview)
+            if not isinstance(self.network, UNet):
+                raise ValueError(
+                    "expected previews only of a U-Net, an energy of every noise level, got"
+                    f" {self.preview} of {self.network}"
+                )
         if self.patience is not None:
             checks.positive_integer(patience=self.patience)
             if not isinstance(self.data, TableData):
@@ -247,7 +266,13 @@ REGISTRIES: list[Mapping[str, type]] = [
     LAPLACIANS,
     {"toy": ToyData, "table": TableData, "images": ImageData},
     {"mlp": Network, "wide-resnet": ResNet, "unet": UNet},
-    {"log-uniform": LogUniform, "log-normal": LogNormal},
+    {
+        "log-uniform": LogUniform,
+        "log-normal": LogNormal,
+        "uniform": Uniform,
+        "grid": Grid,
+        "preserving": Preserving,
+    },
 ]
 
 

@@ -19,10 +19,30 @@ level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `d
 finite step with its bracket along the path, `dcd-limit` its limit, which is denoising score matching.
 `reference` is the same U-Net as a plain denoiser, trained on as many images. On a GPU all run in
 bfloat16.
+
+**Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the paper
+and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last pooling;
+Hutchinson's estimator. What the paper leaves open: the step of the divergence, taken as in its denoising
+study, :math:`\delta = 0.2 \sigma^2`; the weight of a level, :math:`\sigma^2`, that of the divergence
+itself where nothing is divided by its :math:`\delta`; rate 2e-4, constant, as in its other image study;
+batch 256; an average of the weights; the encoder, ours, at the same size. `fokker`: the full U-Net with
+inner product, weight `edm`, a cosine schedule; methods as for denoising. The rate rises over the first
+1,000 steps. Sizes: `SIZES`.
 """
 
-__all__ = ["IMAGE_METHODS", "PRESETS", "Preset", "image_config", "preset", "table_config"]
+__all__ = [
+    "GENERATION_METHODS",
+    "IMAGE_METHODS",
+    "PRESETS",
+    "SIZES",
+    "Preset",
+    "generation_config",
+    "image_config",
+    "preset",
+    "table_config",
+]
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from .config import (
@@ -46,6 +66,7 @@ from .objectives import (
     DenoisingScoreMatching,
     EnergyDiscrepancy,
     LevelDCD,
+    LogNormal,
     LogUniform,
     MultiTimeDCD,
     Noisy,
@@ -174,4 +195,73 @@ def image_config(
         optimization = Optimization(steps=800, batch=256, rate=7e-4, warmup=100, ema=0.995)
     return Config(
         data, methods[method], network, optimization, seed, device, compile=fast, evaluate=200
+    )
+
+
+GENERATION_METHODS: dict[str, dict[str, Objective]] = {
+    "paper": {
+        "dcd": LevelDCD(LogNormal(), 0.2, "hutchinson", conditional=True, weight="variance"),
+    },
+    "fokker": {
+        "dcd": LevelDCD(LogNormal(), 0.2, "path", conditional=True, weight="edm"),
+        "dcd-surrogate": LevelDCD(LogNormal(), 0.05, "surrogate", conditional=True, weight="edm"),
+        "dcd-limit": LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm"),
+        "reference": Denoising(LogNormal(), weight="edm"),
+    },
+}
+# width and blocks: 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images
+SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
+
+
+def generation_config(
+    name: str,
+    method: str,
+    data: ImageData,
+    size: str = "15m",
+    device: str = "cpu",
+    seed: int = 0,
+    time: float = 0.0,
+) -> Config:
+    r"""Returns the configuration of an energy of images at every level, to generate from.
+
+    Arguments:
+        name: The preset, `paper` or `fokker`.
+        method: A method of the preset.
+        data: The set of images.
+        size: The size of the network, a name in `SIZES`.
+        device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
+        seed: The seed.
+        time: The weight of the time score of `LevelDCD`.
+    """
+    if name not in GENERATION_METHODS:
+        raise unknown(name, list(GENERATION_METHODS), "a preset", "--preset")
+    methods = GENERATION_METHODS[name]
+    if method not in methods:
+        raise unknown(method, list(methods), f"an objective of preset {name!r}", "--objective")
+    if size not in SIZES:
+        raise unknown(size, list(SIZES), "a size", "--size")
+    objective = methods[method]
+    if time:
+        if not isinstance(objective, LevelDCD):
+            raise ValueError(f"expected a time score only of an energy, got one of {method!r}")
+        objective = replace(objective, time=time)
+    fast = device != "cpu"
+    width, blocks = SIZES[size]
+    form = "denoiser" if method == "reference" else "pool" if name == "paper" else "inner"
+    precision = "bfloat16" if fast else "float32"
+    optimization = Optimization(
+        steps=30_000, batch=256, rate=5e-4, beta2=0.99, warmup=1000, ema=0.9995
+    )
+    if name == "paper":
+        optimization = replace(optimization, rate=2e-4, schedule="constant")
+    return Config(
+        data,
+        objective,
+        UNet(width, blocks, form, precision=precision),
+        optimization,
+        seed,
+        device,
+        compile=fast,
+        evaluate=500,
+        preview=64,
     )

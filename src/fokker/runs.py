@@ -5,6 +5,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
                        judgement; and one an event, a divergence and what was done about it
 `checkpoint/step-K/`   the whole state after K steps (`fokker.checkpoints`)
+`previews/`            samples of one seed after each evaluation, for images if asked for
 `report.html`          the report (`fokker.report`)
 =====================  ======================================================================
 
@@ -128,7 +129,7 @@ def load(path: str | Path, best: bool = False) -> Run:
     r"""Returns a trained run: its energy, its configuration and its metrics.
 
     Arguments:
-        path: The run folder.
+        path: The run folder, or the name of an energy that comes with the package (`fokker.shipped`).
         best: Whether to read the best judged checkpoint instead of the newest; for a run that got worse.
 
     Example:
@@ -143,7 +144,9 @@ def load(path: str | Path, best: bool = False) -> Run:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ValueError(f"expected a run folder, got {folder}, which does not exist")
+        from . import shipped
+
+        return shipped.read(str(path))
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)
     if best and checkpoint.leader is not None:

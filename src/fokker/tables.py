@@ -3,12 +3,15 @@ r"""The tables of the README and the docs, each made from a file in `results/`."
 __all__ = [
     "BENCH_HEADER",
     "DENOISING_HEADER",
+    "GENERATION_HEADER",
     "OPTIMA_HEADER",
     "PAPER_TABLE_2",
     "TOY_HEADER",
     "bench_rows",
     "denoising_rows",
     "documents",
+    "generation_rows",
+    "minutes_to",
     "mixture_matrix",
     "optima_rows",
     "render",
@@ -198,6 +201,7 @@ def render(text: str, root: Path) -> str:
         "demo": lambda: demo_table(root / "results/demo.json"),
         "trust": lambda: trust_table(root / "results/trust.json"),
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
+        "generation": lambda: generation_table(root / "results/generation.json"),
     }
     return results.render(text, tables)
 
@@ -357,3 +361,87 @@ def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             )
             lines.append([name, label, *(f"{r['rmse_mean']:.4f}" for r in own), used, seconds])
     return lines
+
+
+GENERATION_HEADER = (
+    "set",
+    "method",
+    "parameters",
+    "FID",
+    "images",
+    "evaluations",
+    "KID × 10³",
+    "bits/dim",
+    "minutes",
+    "minutes to goals",
+)
+GENERATION_NAMES = {
+    ("paper", "dcd"): "paper DCD",
+    ("fokker", "dcd"): "**fokker DCD**",
+    ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
+    ("fokker", "reference"): "reference denoiser",
+}
+PUBLISHED = {"celeba32": 13.85}  # DCD, Luo et al. 2023, Table 5; the whole of CelebA
+GOALS = {"celeba32": (13.85, 5.21), "cifar10": (9.58, 4.31)}  # the paper, GEBM; DRL, CDRL
+
+
+def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
+    r"""Returns the minutes of training of the first snapshot whose FID is at most a goal."""
+    found = [
+        row["seconds"] / 60
+        for row in rows
+        if row["kind"] == "snapshot" and row["fid"] is not None and row["fid"] <= goal
+    ]
+    return min(found, default=None)
+
+
+def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of the generation study: the final draw of each method, by the last weights
+    drawn from, with the minutes after which the FID of a snapshot passed each goal."""
+    lines = []
+    for data in dict.fromkeys(row["data"] for row in rows):
+        own = [row for row in rows if row["data"] == data]
+        goals = GOALS.get(data, ())
+        for row in own:
+            if row["kind"] == "data":
+                fid, count = number(row["fid"]), f"{row['fid_n']:,}"
+                lines.append([data, "training against test images", "–", fid, count, *["–"] * 5])
+        if data in PUBLISHED:
+            published = number(PUBLISHED[data])
+            lines.append([data, "DCD, as published", "–", published, "not said", *["–"] * 5])
+        groups = dict.fromkeys((r["preset"], r["method"], r["size"]) for r in own)
+        for preset, method, size in groups:
+            group = [
+                r
+                for r in own
+                if (r["preset"], r["method"], r.get("size")) == (preset, method, size)
+            ]
+            finals = [row for row in group if row["kind"] == "final"]
+            if not finals:
+                continue
+            row = max(finals, key=lambda row: row["step"])
+            passed = [minutes_to(group, goal) for goal in goals]
+            said = [
+                f"{g:g}: {'–' if m is None else f'{m:.1f}'}"
+                for g, m in zip(goals, passed, strict=True)
+            ]
+            lines.append([
+                data,
+                GENERATION_NAMES.get((preset, method), f"{preset} {method}"),
+                f"{row['params'] / 1e6:.1f} M",
+                "diverged" if row["diverged"] else number(row["fid"]),
+                f"{row['fid_n']:,}" + (f" ({row['convention']})" if row["convention"] else ""),
+                str(row["nfe"]),
+                number(None if row["kid"] is None else 1000 * row["kid"]),
+                number(row["bpd"]),
+                number(None if row["seconds"] is None else row["seconds"] / 60),
+                ", ".join(said) or "–",
+            ])
+    return lines
+
+
+def generation_table(path: Path) -> str:
+    r"""Returns the table of the generation study, or how to make it."""
+    if not path.exists():
+        return "Not measured yet: `fokker reproduce generation --results results/generation.json` does."
+    return results.markdown(GENERATION_HEADER, generation_rows(results.load(path)["rows"]))

@@ -6,7 +6,7 @@ run that was stopped and resumed takes the very steps it would have taken: on a 
 bit for bit. Under `torchrun` every rank takes its share of each step (`fokker.ranks`), and rank 0 judges
 and writes.
 
-Once every `evaluate` steps the run is judged and saved. A run that diverges stops, or is rolled back
+Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run that diverges stops, or is rolled back
 (`fokker.guard`); what was saved before is kept, and nothing that is not finite is ever saved. On a table
 the weights that do best on the validation rows are kept beside the last, and training stops once
 `patience` evaluations have brought no better ones.
@@ -134,6 +134,12 @@ class State:
         self.back: tuple[Name, ...] = ()
         self.leader: tuple[float, Name] | None = None
         self.watch = Watch(config.guard, ranks.device)
+        self.before, self.clock = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        r"""The seconds of training so far, those before a stop among them."""
+        return self.before + time.perf_counter() - self.clock
 
     def averaged(self) -> dict[str, Tensor]:
         r"""Returns the average of the weights by name."""
@@ -160,6 +166,7 @@ class State:
         self.done, self.trial, self.best = saved.step, saved.trial, saved.best
         self.lines, self.back, self.leader = list(saved.lines or ()), saved.back, saved.leader
         self.watch = Watch(self.config.guard, device, saved.watch)
+        self.before, self.clock = saved.seconds, time.perf_counter()
 
     def begin(self) -> None:
         r"""Goes back to the start."""
@@ -187,6 +194,7 @@ class State:
             self.back,
             self.watch.memory,
             self.leader,
+            round(self.seconds, 3),
         )
 
     def advance(
@@ -241,7 +249,7 @@ class State:
     def roll_back(self, folder: Path, fall: Fall) -> Line:
         r"""Goes back to the last good checkpoint, or further if it was gone back to already, for another
         trial; returns the event."""
-        trial, lines, back = self.trial, self.lines, self.back
+        trial, lines, back, spent = self.trial, self.lines, self.back, self.seconds
         if back and back[-1].trial < trial:  # no evaluation since the last fall
             back = back[:-1]
         while back:
@@ -254,7 +262,7 @@ class State:
                 back = back[:-1]
         else:
             self.begin()
-        self.trial, self.back = trial + 1, back
+        self.trial, self.back, self.before = trial + 1, back, spent
         event = {
             "step": fall.step,
             "event": "rolled back",
@@ -347,9 +355,12 @@ def train(
             if checkpoint is not None:
                 write_checkpoint(folder, checkpoint, config.keep)
 
+    def preview() -> None:
+        with writing(folder, run.saved):
+            task.preview(run.shadow, ranks.device, folder, run.done)
+
     ranks.once(write)
-    seconds = [m["seconds"] for m in run.lines if "seconds" in m]
-    before, clock = seconds[-1] if seconds else 0.0, time.perf_counter()
+    clock = time.perf_counter()
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
@@ -380,7 +391,7 @@ def train(
             line |= {k: v if math.isfinite(v) else None for k, v in info.items()}
             line |= run.watch.line()
             line |= ranks.once(lambda x=x, info=info: run.judge(x, info))
-            line["seconds"] = ranks.tell(round(before + time.perf_counter() - clock, 3))
+            line["seconds"] = ranks.tell(round(run.seconds, 3))
             fall = run.improve(line)
 
         # roll back, or stop
@@ -414,6 +425,8 @@ def train(
             checkpoint = run.checkpoint()
             ranks.once(lambda c=checkpoint: write(c))
             run.saved = run.done
+            if due:
+                ranks.once(preview)
             progress(run.done, line)
         if stopping:
             raise Interrupted(folder, run.done)

@@ -12,6 +12,7 @@ from .density import (
 from .fid import FID, KID, Statistics, fid_between, frechet, kid_between, statistics
 from .inception import Extractor, load_inception
 from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
+from .quality import Quality, Reference, judge_images, reference_of
 from .residual import Residual, fokker_planck_residual
 from .transport import wasserstein
 
@@ -22,6 +23,8 @@ __all__ = [
     "Likelihood",
     "MixtureReport",
     "PlanarReport",
+    "Quality",
+    "Reference",
     "Residual",
     "Statistics",
     "bits_per_dimension",
@@ -32,10 +35,12 @@ __all__ = [
     "fisher_gap",
     "fokker_planck_residual",
     "frechet",
+    "judge_images",
     "kid_between",
     "load_inception",
     "log_likelihood",
     "log_normalizer",
+    "reference_of",
     "score_matching_loss",
     "statistics",
     "wasserstein",

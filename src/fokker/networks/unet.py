@@ -5,9 +5,11 @@ Images x are data plus noise of standard deviation :math:`\sigma`; the data has 
 scalar :math:`g(u, \sigma)` made by the network, the energy is
 
 .. math::
-    E(x, \sigma) = \frac{\|x\|^2}{2 (\sigma^2 + \sigma_d^2)} - \frac{\sigma_d}{\sigma} \, g(u, \sigma) .
+    E(x, \sigma) = \frac{\|x\|^2}{2 (\sigma^2 + \sigma_d^2)}
+    + \tfrac{D}{2} \log 2 \pi (\sigma^2 + \sigma_d^2) - \frac{\sigma_d}{\sigma} \, g(u, \sigma) .
 
-The first term is the energy of the noisy data were it Gaussian. By Tweedie's formula the denoiser is
+The first two terms are :math:`-\log p` of the noisy data were it Gaussian; the second of them is no more
+than a constant at each level, and makes levels comparable (the time score of `LevelDCD`). By Tweedie's formula the denoiser is
 
 .. math::
     D(x, \sigma) = x - \sigma^2 \nabla E
@@ -20,10 +22,10 @@ with U the U-Net, from images to images, and h the features at the positions i o
 ==========  ================================================  ====================================
 `inner`     :math:`g = \langle u, U(u, \sigma) \rangle`       zero at the start
 `square`    :math:`g = \tfrac{1}{2} \|U(u, \sigma)\|^2`
-`pool`      :math:`g = w \cdot \mathrm{mean}_i h_i`           the encoder alone; zero at the start
+`pool`      :math:`g = w \cdot \mathrm{mean}_i \phi(N(h_i))`   the encoder alone; zero at the start
 ==========  ================================================  ====================================
 
-The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
+The third is the paper's, with its additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
 each pixel by the root mean square of its channels: elementwise but for a sum over the axis that is
 contiguous in memory, so that a compiler fuses it with the activation behind it. A block is
 
@@ -52,7 +54,7 @@ from typing import Any
 from .convolution import DTYPES, Conv2d, Linear
 from .normalization import normalize, wide
 from .. import checks
-from ..checks import align, dot
+from ..checks import align, dimension, dot
 from ..derivatives import gradient
 from ..energies import Energy
 
@@ -262,7 +264,8 @@ class UNetEnergy(Energy):
         x, sigma = self.check(x, sigma)
         variance = sigma.square() + self.sigma_data**2
         g = self.scalar(x / align(variance.sqrt(), x), sigma)
-        return dot(x, x) / (2 * variance) - self.sigma_data / sigma * g
+        constant = dimension(x) / 2 * torch.log(2 * math.pi * variance)
+        return dot(x, x) / (2 * variance) + constant - self.sigma_data / sigma * g
 
     def denoise(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         r"""Returns the mean :math:`D(x, \sigma)` of the clean image given the noisy one."""

@@ -1,8 +1,9 @@
 r"""Objectives, each named after its method."""
 
-from .base import WHOLE, LogNormal, LogUniform, Objective, Output, Share
+from .base import WHOLE, Objective, Output, Share
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
+from .laws import Grid, LogNormal, LogUniform, Preserving, Uniform, lens
 from .levels import Denoising, LevelDCD, Noisy
 from .recovery import RecoveryLikelihood
 from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
@@ -16,6 +17,7 @@ __all__ = [
     "Denoising",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
+    "Grid",
     "LevelDCD",
     "LogNormal",
     "LogUniform",
@@ -24,10 +26,13 @@ __all__ = [
     "Objective",
     "Output",
     "Particles",
+    "Preserving",
     "RecoveryLikelihood",
     "ScoreMatching",
     "Share",
     "SlicedScoreMatching",
+    "Uniform",
+    "lens",
 ]
 
 OBJECTIVES: dict[str, type[Objective]] = {

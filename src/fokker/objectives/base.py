@@ -18,14 +18,12 @@ whole batch. The rows of every random draw and of the state are shared in the sa
 of rows (the moments of a batch, its first rows) is taken of the whole batch, which every rank has.
 """
 
-__all__ = ["WHOLE", "Law", "LogNormal", "LogUniform", "Objective", "Output", "Share", "draw"]
+__all__ = ["WHOLE", "Objective", "Output", "Share"]
 
 import abc
-import math
 import torch
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, ClassVar, NamedTuple
 
@@ -122,59 +120,3 @@ class Objective(abc.ABC):
         self, energy: EnergyLike, x: Tensor, state: Any, generator: torch.Generator | None
     ) -> Output:
         r"""Returns the loss without checking the data."""
-
-
-@dataclass(frozen=True)
-class LogUniform:
-    r"""Creates the law of a time, log-uniform between two bounds and drawn for each point.
-
-    Arguments:
-        low: The lower bound, above zero.
-        high: The upper bound.
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        checks.positive(low=self.low, high=self.high)
-        if not self.low <= self.high:
-            raise ValueError(f"expected low <= high, got {self}")
-
-    def sample(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        r"""Returns one time a point of `x`, with shape :math:`(B)`."""
-        u = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
-        return torch.exp(math.log(self.low) + u * math.log(self.high / self.low))
-
-
-@dataclass(frozen=True)
-class LogNormal:
-    r"""Creates the law of a noise level whose logarithm is normal, drawn for each point.
-
-    The defaults are those of EDM (Karras et al., 2022).
-
-    Arguments:
-        mean: The mean of the logarithm.
-        std: The standard deviation of the logarithm, above zero.
-    """
-
-    mean: float = -1.2
-    std: float = 1.2
-
-    def __post_init__(self) -> None:
-        if not checks.number(self.mean):
-            raise ValueError(f"expected mean to be a finite number, got {self.mean!r}")
-        checks.positive(std=self.std)
-
-    def sample(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        r"""Returns one level a point of `x`, with shape :math:`(B)`."""
-        z = torch.randn(len(x), generator=generator, dtype=x.dtype, device=x.device)
-        return torch.exp(self.mean + self.std * z)
-
-
-Law = float | LogUniform | LogNormal
-
-
-def draw(law: Law, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    r"""Returns a number as a tensor :math:`()`, or a draw of its law a point, :math:`(B)`."""
-    return checks.constant(law, x) if isinstance(law, float | int) else law.sample(x, generator)

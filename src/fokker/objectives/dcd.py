@@ -31,7 +31,8 @@ import torch
 from dataclasses import dataclass
 from torch import Tensor
 
-from .base import WHOLE, LogUniform, Objective, Output, Share, draw
+from .base import WHOLE, Objective, Output, Share
+from .laws import LogUniform, draw
 from .. import checks
 from ..derivatives import LAPLACIANS, EnergyLike, Exact, Laplacian
 from ..diffusions import DIFFUSIONS, VE, Diffusion

@@ -9,8 +9,10 @@ step of the energy, as in the paper's Algorithm 1 with its errata, gives
     + \tfrac{1}{\delta} \, \mathbb{E} \big[ E(y) - E(z) \big] ,
 
 with the same energy at both points. It learns the density of z, whose level is :math:`\sigma_z^2 =
-\sigma^2 + \delta`; an energy of every level, E(x, σ), is therefore asked at :math:`\sigma_z`. The whole
-noise of z is known, :math:`z = x + \sigma_z \bar\varepsilon`, and that is what makes this cheap. With
+\sigma^2 + \delta`; an energy of every level, E(x, σ), is therefore asked at :math:`\sigma_z`, the later
+one. On a `Grid` :math:`\sigma = t_{i-1}` and :math:`\sigma_z = t_i`, so :math:`\delta = t_i^2 -
+t_{i-1}^2`. (With E at its own level at each point, an energy :math:`K \sigma` that does not depend on
+the point would send the loss to minus infinity.) The whole noise of z is known, :math:`z = x + \sigma_z \bar\varepsilon`, and that is what makes this cheap. With
 cost counted in forward passes (a plain step, value and parameter gradient, is 3):
 
 ============  ====================================================================  ==========
@@ -89,6 +91,30 @@ So c solves :math:`c + \tfrac{1}{2} \rho c^2 = \tfrac{1}{2}`, with :math:`\rho =
 For Gaussian data its fixed point then solves :math:`S a - 1 = O(\delta^2)`, with S the variance of z
 and a the curvature of the energy, whereas :math:`c = \tfrac{1}{2}` leaves an error of :math:`\delta / 8
 \sigma_z^2`.
+
+**The time score** ties the levels together. All of the above leaves each level its own constant: it is
+blind to a term :math:`c(\sigma)` in the energy. With :math:`\tau = \sigma_z^2` and :math:`q(z | x)` the
+density of z given the clean point, in D dimensions,
+
+.. math::
+    -\partial_\tau \log q(z | x)
+    = \partial_\tau \Big[ \tfrac{D}{2} \log(2 \pi \tau) + \frac{\|z - x\|^2}{2 \tau} \Big]
+    = \frac{D - \|\bar\varepsilon\|^2}{2 \tau} ,
+
+and as :math:`p_\tau(z) = \mathbb{E}_x \, q(z | x)`, the mean of this given z is
+:math:`-\partial_\tau \log p_\tau(z)`. So the regression
+
+.. math:: L_\tau = \frac{\lambda}{2 D} \, \mathbb{E} \, \big( \tau \, \partial_\tau E(z, \sigma_z)
+    - \tfrac{1}{2} (D - \|\bar\varepsilon\|^2) \big)^2, \qquad \tau \, \partial_\tau = \tfrac{1}{2}
+    \sigma_z \partial_{\sigma_z} ,
+
+is least where :math:`\partial_\tau E = -\partial_\tau \log p_\tau`: with the scores right, the energy is
+:math:`-\log p_\tau` up to *one* constant for all levels. It needs a second derivative, which the surrogate
+goes without.
+
+References:
+    | Learning Normalized Image Densities via Dual Score Matching (Guth et al., 2025)
+    | https://arxiv.org/abs/2506.05310
 """
 
 __all__ = ["Denoising", "LevelDCD", "Noisy"]
@@ -100,10 +126,11 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing import Any, Literal
 
-from .base import WHOLE, Law, Objective, Output, Share, draw
+from .base import WHOLE, Objective, Output, Share
 from .cd import CD
+from .laws import Grid, Law, draw
 from .. import checks
-from ..checks import align, dot
+from ..checks import align, dimension, dot
 from ..derivatives import EnergyLike, Hutchinson, gradient, value
 
 WEIGHTS = ("one", "variance", "edm")
@@ -130,7 +157,7 @@ class LevelDCD(Objective):
 
     Arguments:
         level: The standard deviation :math:`\sigma` of the noise given to the data, or its law.
-        step: The share :math:`r = \delta / \sigma^2` of the step; the `limit` has none.
+        step: The share :math:`r = \delta / \sigma^2` of the step; the `limit` and a `Grid` have none.
         form: The estimator: stein, hutchinson, surrogate, path or limit.
         conditional: Whether the energy takes the level as well, E(x, σ).
         weight: The weight of a point: `one`; `variance`, :math:`\sigma_z^2`, with which the limit is
@@ -138,6 +165,7 @@ class LevelDCD(Objective):
             `edm`, :math:`\sigma_z^2 (1 + \sigma_z^2 / \sigma_d^2)`, which keeps the error of a
             preconditioned network of order one at high levels too.
         sigma_data: The standard deviation :math:`\sigma_d` of the data, for the weight `edm`.
+        time: The weight :math:`\lambda` of the time score; none if zero.
     """
 
     level: Law = 0.3
@@ -146,6 +174,7 @@ class LevelDCD(Objective):
     conditional: bool = False
     weight: Literal["one", "variance", "edm"] = "variance"
     sigma_data: float = 0.5
+    time: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.level, float | int):
@@ -154,6 +183,13 @@ class LevelDCD(Objective):
         checks.one_of(FORMS, form=self.form)
         checks.one_of(WEIGHTS, weight=self.weight)
         checks.positive(sigma_data=self.sigma_data)
+        if not (checks.number(self.time) and self.time >= 0):
+            raise ValueError(f"expected time to be a finite number >= 0, got {self.time!r}")
+        if self.time and (not self.conditional or self.form in {"surrogate", "path"}):
+            raise ValueError(
+                "expected a time score only of a conditional energy, with a second derivative and at"
+                f" points of its level, got conditional={self.conditional}, form={self.form!r}"
+            )
 
     @property
     def learned(self) -> float | None:
@@ -172,25 +208,25 @@ class LevelDCD(Objective):
         def noise() -> Tensor:
             return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
-        sigma = draw(self.level, x, generator).expand(len(x))
-        delta = self.step * sigma**2
-        y = x + align(sigma, x) * noise()
+        limit = self.form == "limit"
+        if isinstance(self.level, Grid):
+            sigma, end = self.level.pair(x, generator)
+            sigma = end if limit else sigma
+            delta = end**2 - sigma**2
+        else:
+            sigma = draw(self.level, x, generator).expand(len(x))
+            delta = self.step * sigma**2
         known = torch.sqrt(sigma**2 + REACH[self.form] * delta)
         weight = weigh(self.weight, known, self.sigma_data)
         own: EnergyLike = (lambda p: energy(p, known)) if self.conditional else energy
+        y = x + align(sigma, x) * noise()
+        eta = None if limit else noise()
 
-        if self.form == "limit":
-            e, g = gradient(own, y)
-            miss = g - (y - x) / align(sigma**2, x)
-            return output(weight * dot(miss, miss) / 2, e)
-
-        eta = noise()
-        if self.form == "path":
+        if eta is not None and self.form == "path":
             share = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
-            now = sigma**2 + share * delta
             z = y + align(torch.sqrt(share * delta), x) * eta
             e, g = gradient(own, z)
-            laplacian = dot(z - x, g) / now
+            laplacian = dot(z - x, g) / (sigma**2 + share * delta)
             bracket = weight * (dot(g, g) - laplacian) / 2
             quiet = dot(eta, g) / torch.sqrt(delta) - torch.sqrt(share) * laplacian
             half = slice((len(x) + 1) // 2)
@@ -199,15 +235,18 @@ class LevelDCD(Objective):
                 own = lambda p: energy(p, known[half].repeat(2))
             first, last = value(own, ends).chunk(2)
             contrast = (weight * quiet)[half] + (weight / delta)[half] * (first - last)
-            return output(bracket.mean() + contrast.mean(), e)
+            return Output(bracket.mean() + contrast.mean(), None, {"energy": e.detach().mean()})
 
-        z = y + align(torch.sqrt(delta), x) * eta
+        z = y if eta is None else y + align(torch.sqrt(delta), x) * eta
         total = (z - x) / align(known, x)  # the whole noise of z
-        if self.form == "surrogate":
+        if eta is None:
             e, g = gradient(own, z)
-            rho = self.step / (1 + self.step)
-            c = ((1 + rho) ** 0.5 - 1) / rho
-            w = (c / align(known, x)) * total - g.detach()
+            miss = g - total / align(known, x)
+            loss = dot(miss, miss) / 2
+        elif self.form == "surrogate":
+            e, g = gradient(own, z)
+            c = 1 / (1 + torch.sqrt(1 + delta / known**2))  # the same, without cancellation
+            w = align(c / known, x) * total - g.detach()
             after = (z + align(delta, x) * w).detach()
             loss = (value(own, y) - value(own, after)) / delta
         elif self.form == "stein":
@@ -218,11 +257,15 @@ class LevelDCD(Objective):
         else:
             e, g, laplacian = Hutchinson()(own, z, generator)
             loss = (dot(g, g) - laplacian) / 2 + (value(own, y) - e) / delta
-        return output(weight * loss, e)
-
-
-def output(loss: Tensor, e: Tensor) -> Output:
-    return Output(loss.mean(), None, {"energy": e.detach().mean()})
+        loss, info = weight * loss, {"energy": e.detach().mean()}
+        if self.time:
+            # points are independent: the gradient of the sum is that of each
+            slope = torch.func.grad(lambda s: energy(z, s).sum())(known)
+            d = dimension(x)
+            error = (known * slope - (d - dot(total, total))).square() / (8 * d)
+            loss = loss + self.time * error
+            info["time"] = error.detach().mean()
+        return Output(loss.mean(), None, info)
 
 
 @dataclass(frozen=True)

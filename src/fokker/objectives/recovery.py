@@ -25,8 +25,9 @@ import torch
 from dataclasses import dataclass
 from torch import Tensor
 
-from .base import LogUniform, Objective, Output, draw
+from .base import Objective, Output
 from .cd import contrast, langevin
+from .laws import LogUniform, draw
 from .. import checks
 from ..checks import align, dot
 from ..derivatives import EnergyLike

@@ -1,18 +1,20 @@
-r"""The report of a run on images: what it makes of noise."""
+r"""The report of a run on images: what it makes of noise, and its samples while it was trained."""
 
 __all__ = ["body", "strip"]
 
+import math
 import torch
 
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .page import embed, figure, rows
+from .page import embed, figure, picture, rows
 from ..denoising import denoise, errors
 from ..runs import Run
 from ..tasks.image import LEVELS, ImageTask, noisy
 
 SHOWN = 10  # images
+PREVIEWS = 4  # grids of samples
 
 
 def strip(lines: dict[str, Tensor], width: float = 9.6) -> Figure:
@@ -59,8 +61,15 @@ def body(run: Run) -> str:
         numbers.append([str(sigma), *(f"{v:.4g}" for v in e)])
     pictures = embed(strip(lines), run.path / "denoised.png", "clean, noisy and denoised images")
     drawn = embed(curves(run), run.path / "curves.png", "curves of training")
+    previews = sorted((run.path / "previews").glob("step-*.png"))
+    shown = previews[:: -max(1, math.ceil(len(previews) / PREVIEWS))][::-1]  # the last one is
+    drawings = "".join(
+        f"<h2>Samples after step {int(path.stem[5:])}</h2>\n{picture(path, 'samples')}\n"
+        for path in shown
+    )
     header = ("σ", "mean of RMSE", "RMSE of mean", "PSNR, dB", "SSIM")
-    return f"""{pictures}
+    return f"""{drawings}<h2>Denoising</h2>
+{pictures}
 <h2>Errors of these {SHOWN} test images</h2>
 {rows(numbers, header)}
 <h2>Training</h2>

@@ -1,6 +1,6 @@
 r"""The page of a report: its look, its pictures, its tables."""
 
-__all__ = ["embed", "figure", "rows", "write_page"]
+__all__ = ["embed", "figure", "picture", "rows", "write_page"]
 
 import base64
 import html
@@ -44,6 +44,15 @@ def embed(fig: Figure, path: Path, alt: str) -> str:
     path.write_bytes(buffer.getvalue())
     code = base64.b64encode(buffer.getvalue()).decode()
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{code}">'
+
+
+def picture(path: Path, alt: str) -> str:
+    r"""Returns a PNG file as an HTML image, pixels kept sharp."""
+    code = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f'<img alt="{html.escape(alt)}" style="image-rendering: pixelated"'
+        f' src="data:image/png;base64,{code}">'
+    )
 
 
 def rows(lines: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:

@@ -15,4 +15,4 @@ def task_of(config: Config) -> Task:
         return ToyTask(config.data.build())
     if isinstance(config.data, TableData):
         return TableTask(config.data, config.seed)
-    return ImageTask(config.data, config.objective)
+    return ImageTask(config.data, config.objective, config.preview)

@@ -5,6 +5,7 @@ __all__ = ["Task"]
 import abc
 import torch
 
+from pathlib import Path
 from torch import Tensor
 from typing import Any
 
@@ -29,6 +30,9 @@ class Task(abc.ABC):
     def card(self, energy: Energy, device: torch.device) -> dict[str, Any]:
         r"""Returns what reading the run needs beside its weights, in the types of JSON."""
         return {}
+
+    def preview(self, energy: Energy, device: torch.device, folder: Path, step: int) -> None:  # noqa: B027
+        r"""Leaves a picture of an energy after a step in a run folder, where there is one to draw."""
 
     def check(self, card: dict[str, Any]) -> None:  # noqa: B027
         r"""Raises unless the data is what it was when a card was made."""

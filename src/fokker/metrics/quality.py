@@ -1,0 +1,93 @@
+r"""How near generated images are to a set: FID and KID against statistics that are kept.
+
+The moments of the features of a whole set, in float64, and the features of :math:`10^4` of its images
+for the kernel distance are kept in the cache (`fokker.data.cache`) under the hash of the pixels, the
+weights of the network and the convention: they are computed once a set.
+"""
+
+__all__ = ["Quality", "Reference", "judge_images", "reference_of"]
+
+import hashlib
+import numpy as np
+import torch
+
+from dataclasses import dataclass
+from torch import Tensor
+from typing import NamedTuple
+
+from .fid import FID, KID, Statistics, fid_between, kid_between, statistics
+from .inception import Extractor
+from ..data import cache
+from ..data.images import Images
+
+VERSION = 1  # of what is kept
+KERNEL = 10_000  # images whose features are kept, for the kernel distance
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    r"""What is kept of a set of images."""
+
+    statistics: Statistics  # of all images
+    features: Tensor  # (M, D), of some
+
+
+class Quality(NamedTuple):
+    r"""How near images are to a set."""
+
+    fid: FID
+    kid: KID | None  # None of fewer than two images
+
+
+def reference_of(images: Images, extractor: Extractor, batch: int = 64) -> Reference:
+    r"""Returns what generated images are compared to, from the cache if it is there.
+
+    Arguments:
+        images: The set.
+        extractor: The network.
+        batch: The number of images at once.
+    """
+    pixels = images.pixels.cpu()
+    key = hashlib.sha256(repr((VERSION, extractor.weights, extractor.convention)).encode())
+    key.update(repr(tuple(pixels.shape)).encode() + pixels.numpy().tobytes())
+    name = f"fid-{images.name}-{images.split}-{extractor.convention}"
+
+    def moments() -> np.ndarray:
+        found = statistics(extractor, pixels, images.name, images.split, batch)
+        return torch.cat([found.mean[None], found.scatter]).numpy()
+
+    def some() -> np.ndarray:
+        rows = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))[:KERNEL]
+        return extractor.features(pixels[rows], batch).numpy()
+
+    both = torch.from_numpy(cache.cached(name, key.hexdigest(), moments))
+    key.update(b"features")
+    features = torch.from_numpy(cache.cached(f"{name}-features", key.hexdigest(), some))
+    found = Statistics(
+        len(pixels),
+        both[0],
+        both[1:],
+        extractor.convention,
+        extractor.weights,
+        images.name,
+        images.split,
+    )
+    return Reference(found, features)
+
+
+def judge_images(
+    pixels: Tensor, reference: Reference, extractor: Extractor, batch: int = 64
+) -> Quality:
+    r"""Returns FID and KID of images.
+
+    Arguments:
+        pixels: The images, bytes (N, C, H, W).
+        reference: What they are compared to.
+        extractor: The network that the reference was made with.
+        batch: The number of images at once.
+    """
+    features = extractor.features(pixels, batch)
+    fid = fid_between(features, reference.statistics, extractor)
+    subset = min(1000, len(features), len(reference.features))
+    kid = None if subset < 2 else kid_between(features, reference.features, extractor, subset)
+    return Quality(fid, kid)

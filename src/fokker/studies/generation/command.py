@@ -1,0 +1,179 @@
+r"""`fokker reproduce generation`."""
+
+__all__ = ["ReproduceGeneration"]
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from rich.console import Console
+from rich.table import Table
+from typing import Any, Literal
+
+from .parts import METHODS, Clock, Part, Settings
+from ... import results, tables
+from ...config import unknown
+from ...metrics import Extractor, load_inception
+from ...runs import read_config
+
+
+@dataclass(frozen=True)
+class ReproduceGeneration:
+    """Reproduce the paper's generation study: energies of images, their samples and FID.
+
+    Stages run apart or together, in slices of time: what is done is kept, and a second call goes on.
+    With --quick (a small network, few steps and images) FID is left out unless weights of Inception
+    are given."""
+
+    data: str = "celeba32"
+    """The set: celeba32, cifar10, another name, or a folder."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    methods: tuple[str, ...] = ()
+    """Only these, as PRESET-METHOD, such as fokker-dcd-limit; all by default."""
+    size: str = "15m"
+    """The size of the network: small, 15m or large."""
+    stage: tuple[Literal["train", "sample", "fid", "figures"], ...] = (
+        "train",
+        "sample",
+        "fid",
+        "figures",
+    )
+    """The stages of this call."""
+    minutes: float | None = None
+    """Save and stop after so many minutes of this call, to be resumed by the same command."""
+    device: str = "cpu"
+    """The device."""
+    steps: int | None = None
+    """The number of training steps; the preset's if not given. The rate falls to zero over them."""
+    batch: int | None = None
+    """The number of images a training step; the preset's if not given."""
+    snapshot_minutes: float = 2.0
+    """The minutes of training between the snapshots whose FID is taken."""
+    samples: int | None = None
+    """The images of the final draw; as many as there are training images if not given."""
+    few: int = 10_000
+    """The images of the other draws."""
+    draws: tuple[Literal["final", "snapshot", "steps", "corrector"], ...] = (
+        "final",
+        "snapshot",
+        "steps",
+        "corrector",
+    )
+    """What is drawn: by the last weights, by each snapshot, with other steps, with a corrector."""
+    chunk: int = 1000
+    """The images drawn at once."""
+    convention: Literal["tf", "torch"] = "tf"
+    """How images are resized for Inception."""
+    inception: Path | None = None
+    """The weights of Inception, a safetensors file; FOKKER_INCEPTION or the package if not given."""
+    bpd: int = 512
+    """The test images whose likelihood is taken; none if zero."""
+    quick: bool = False
+    """A small network, 6 steps of 8, 12 images: shows that it works, not how well."""
+    out: Path = Path("runs/study-generation")
+    """The folder of the study."""
+    results: Path | None = None
+    """Also write all rows to this JSON file."""
+
+    def parts(self) -> list[Part]:
+        r"""Returns the parts that were asked for."""
+        names = [f"{preset}-{method}" for preset, method in METHODS]
+        for name in self.methods:
+            if name not in names:
+                raise unknown(name, names, "a method", "--methods")
+        own: Any = {"steps": self.steps, "batch": self.batch}
+        if self.quick:
+            own = {"steps": self.steps or 6, "batch": self.batch or 8, "quick": True}
+        chosen = self.methods or (("fokker-dcd-limit",) if self.quick else names)
+        return [
+            Part(self.data, preset, method, self.size, self.data_dir, self.device, **own)
+            for preset, method in METHODS
+            if f"{preset}-{method}" in chosen
+        ]
+
+    def settings(self) -> Settings:
+        base = Settings(
+            self.samples,
+            self.few,
+            self.draws,
+            self.chunk,
+            self.device != "cpu",
+            self.convention,
+            self.inception,
+            self.bpd,
+        )
+        if not self.quick:
+            return base
+        return replace(
+            base, count=self.samples or 12, few=4, chunk=8, bits=min(self.bpd, 2), near=8, batch=8
+        )
+
+    def extractor(self, console: Console) -> Extractor | None:
+        r"""Returns Inception; without its weights, none of a quick study, and a line that says so."""
+        try:
+            return load_inception(self.inception, self.convention, self.device)
+        except ValueError as error:
+            if not self.quick or self.inception is not None:
+                raise
+            console.print(f"FID is skipped: {error}", markup=False, soft_wrap=True)
+            return None
+
+    def run(self) -> None:
+        from . import figures
+        from .judging import collect, judge
+        from .working import sample, train
+
+        console, clock = Console(), Clock(self.minutes)
+        parts, settings = self.parts(), self.settings()
+        for part in parts if "train" in self.stage else ():  # before anything is spent
+            place = self.out / part.name / "run"
+            if (place / "config.toml").exists() and read_config(place) != part.config:
+                raise ValueError(
+                    f"expected the settings of {place / 'config.toml'}, got others; use them, or"
+                    " another --out"
+                )
+        extractor = self.extractor(console) if "fid" in self.stage else None
+        say = lambda text: console.print(text, markup=False, soft_wrap=True)
+        done = True
+        every = 0.0 if self.quick else self.snapshot_minutes
+        for part in parts:
+            if "train" in self.stage:
+                total = part.config.optimization.steps
+
+                with console.status(part.name) as status:
+
+                    def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
+                        s.update(f"{part.name}: {step} of {total} steps")
+                        if "seconds" in line:
+                            say(f"{part.name}: step {step}, {line['seconds'] / 60:.1f} minutes")
+
+                    ended = train(part, self.out, every, clock, tick)
+                say(f"{part.name}: {'trained' if ended else 'stopped by the clock and saved'}")
+                done = done and ended
+        for part in parts:
+            if not any((self.out / part.name / "run" / "checkpoint").glob("step-*")):
+                say(f"{part.name}: not trained yet")
+                done = False
+                continue
+            if "sample" in self.stage:
+                done = sample(part, self.out, settings, clock, say) and done
+            if "fid" in self.stage:
+                done = judge(part, self.out, extractor, settings, clock, say) and done
+        rows = collect(self.out)
+        if self.results is not None and rows:
+            command = (
+                f"fokker reproduce generation --data {Path(self.data).name} --size {self.size}"
+            )
+            where = ", ".join(sorted({row["device"] for row in rows}))
+            results.save(self.results, rows, command + " --quick" * self.quick, where=where)
+        if rows:
+            table = Table(*tables.GENERATION_HEADER)
+            for line in tables.generation_rows(rows):
+                table.add_row(*line)
+            console.print(table)
+        if "figures" in self.stage:
+            for path in figures.draw_all(parts, self.out, rows, settings):
+                say(f"figure: {path}")
+        if not done:
+            say("Not all is done: the same command goes on from here.")
+        if self.quick:
+            say("This was --quick: a slice, not the study.")

@@ -1,0 +1,165 @@
+r"""What the generation study consists of.
+
+====================================  ============================================================
+`PART/run/`                           the run (`fokker.runs`)
+`PART/snapshots/step-K.safetensors`   averaged weights in bfloat16, with the seconds of training
+`PART/samples/DRAW/00000.npy`         images, bytes (N, C, H, W), and `.json`, how they were drawn
+`PART/rows/*.json`                    the figures
+`PART/diverged.txt`                   why training stopped before its end, if it diverged
+`PART/nearest.npz`                    distances to the nearest training image
+`PART/energies.npz`                   energies of noisy images at each level
+====================================  ============================================================
+
+**Draws**, each of one set of weights and one sampler:
+
+===========  =====================================================================================
+`final`      the last weights, as many images as the training set has, 18 Heun steps
+`snapshot`   each snapshot, fewer images: FID along training
+`steps`      the last weights with fewer or more Heun steps
+`corrector`  the last weights with a MALA transition at each level, accepted by the energy
+===========  =====================================================================================
+"""
+
+__all__ = ["DRAWS", "METHODS", "STAGES", "Clock", "Draw", "Part", "Settings", "draws_of"]
+
+import time
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...config import Config, ImageData, UNet
+from ...generation import Sampling
+from ...presets import generation_config
+from ...runs import Run
+
+STAGES = ("train", "sample", "fid", "figures")
+DRAWS = ("final", "snapshot", "steps", "corrector")
+METHODS = (
+    ("paper", "dcd"),
+    ("fokker", "dcd"),
+    ("fokker", "dcd-limit"),
+    ("fokker", "reference"),
+)
+MIRRORED = ("cifar10", "celeba32")  # sets whose mirror images are as likely
+STEPS = (6, 9, 12, 27)  # beside 18
+CORRECTED = (9, 18)  # steps with a corrector
+
+
+class Clock:
+    r"""Creates a limit on the time of a call.
+
+    Arguments:
+        minutes: The minutes from now; no limit if not given.
+    """
+
+    def __init__(self, minutes: float | None = None) -> None:
+        self.end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float | None:
+        r"""The minutes that are left, zero or more; `None` without a limit."""
+        return None if self.end is None else max(0.0, self.end - time.monotonic()) / 60
+
+    @property
+    def over(self) -> bool:
+        r"""Whether the time is over."""
+        return self.left == 0
+
+
+@dataclass(frozen=True)
+class Part:
+    r"""One method on one set."""
+
+    data: str
+    preset: str
+    method: str
+    size: str = "15m"
+    data_dir: str | None = None
+    device: str = "cpu"
+    steps: int | None = None  # the preset's if not given
+    batch: int | None = None
+    quick: bool = False  # a small network, for tests and a first look on a CPU
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.data).name}-{self.preset}-{self.method}-{self.size}"
+
+    @property
+    def config(self) -> Config:
+        name = Path(self.data).name
+        images = ImageData(self.data, self.data_dir, flip=name in MIRRORED)
+        base = generation_config(self.preset, self.method, images, self.size, self.device)
+        given = {"steps": self.steps, "batch": self.batch}
+        changed = {k: v for k, v in given.items() if v is not None}
+        base = replace(base, optimization=replace(base.optimization, **changed))
+        if not self.quick:
+            return base
+        assert isinstance(base.network, UNet)
+        network = replace(base.network, width=8, blocks=1)
+        quick = replace(base.optimization, rate=2e-3, warmup=2)
+        half = max(1, quick.steps // 2)
+        return replace(base, network=network, optimization=quick, evaluate=half, preview=0)
+
+    @property
+    def sampling(self) -> Sampling:
+        r"""The sampler: the paper's levels for its preset, EDM's for ours."""
+        base = Sampling(sigma_min=0.01) if self.preset == "paper" else Sampling()
+        return replace(base, steps=4) if self.quick else base
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""How the samples of the study are drawn and judged."""
+
+    count: int | None = None  # images of the final draw; as many as there are to train on
+    few: int = 10_000  # images of the other draws
+    kinds: tuple[str, ...] = DRAWS
+    chunk: int = 1000  # images drawn at once, and to a file
+    compile: bool = False
+    convention: str = "tf"
+    inception: Path | None = None
+    bits: int = 512  # test images whose likelihood is taken
+    near: int = 1000  # images whose nearest training image is sought
+    batch: int = 250  # images at once in Inception and the likelihood
+
+
+@dataclass(frozen=True)
+class Draw:
+    r"""Images of one set of weights, by one sampler."""
+
+    kind: str
+    step: int  # of the weights
+    sampling: Sampling
+    count: int
+
+    @property
+    def name(self) -> str:
+        own = self.sampling
+        return (
+            f"{self.kind}-{self.step:08d}-{own.sampler}{own.steps}-c{own.corrector}-{self.count}"
+        )
+
+
+def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings) -> list[Draw]:
+    r"""Returns the draws of a part that is trained, or being trained.
+
+    Arguments:
+        part: The part.
+        run: Its run.
+        folder: The folder of the study.
+        total: The number of training images.
+        settings: What is drawn.
+    """
+    own, step = part.sampling, run.step
+    count = total if settings.count is None else settings.count
+    few = min(settings.few, count)
+    steps, corrected = ((5,), (4,)) if part.quick else (STEPS, CORRECTED)
+    found = [Draw("final", step, own, count)]
+    for path in sorted((folder / part.name / "snapshots").glob("step-*.safetensors")):
+        found.append(Draw("snapshot", int(path.stem[5:]), own, few))
+    found += [Draw("steps", step, replace(own, steps=n), few) for n in (*steps, own.steps)]
+    if part.method != "reference":  # a denoiser has no energy to accept by
+        found += [
+            Draw("corrector", step, replace(own, steps=n, corrector=1), few) for n in corrected
+        ]
+    return [draw for draw in found if draw.kind in settings.kinds]

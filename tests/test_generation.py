@@ -1,0 +1,331 @@
+r"""Energies to generate from: presets, samples, previews, likelihood, and what is shipped."""
+
+import json
+import numpy as np
+import pytest
+import shutil
+import torch
+
+from dataclasses import replace
+from fokker import fit, load, shipped
+from fokker.cli import main
+from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
+from fokker.data.images import Images
+from fokker.data.picture import read_png
+from fokker.energies import Energy
+from fokker.generation import Sampling, bits_of, check_trained, generate
+from fokker.metrics import Extractor, fid_between, judge_images, reference_of
+from fokker.objectives import LevelDCD, LogNormal, Noisy
+from fokker.presets import GENERATION_METHODS, SIZES, generation_config
+from fokker.runs import Checkpoint, build, read_checkpoint, write_checkpoint
+from fokker.samplers import Euler, Heun, karras
+from pathlib import Path
+
+MINI = str(Path(__file__).parent / "data" / "mnist-mini")
+LIMIT = LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm")
+FAST = ("--steps", "4", "--sigma-min", "0.05", "--sigma-max", "20")
+QUICK = Sampling(steps=4, sigma_min=0.05, sigma_max=20.0)
+
+
+@pytest.fixture(autouse=True)
+def plain(double, tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)  # as for a user
+    monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FOKKER_INCEPTION", raising=False)
+
+
+def config(objective=LIMIT, **changes):
+    base = Config(
+        ImageData(MINI, size=12),
+        objective,
+        UNet(width=8, blocks=1),
+        Optimization(steps=4, batch=4, warmup=2),
+        evaluate=2,
+        preview=4,
+    )
+    return replace(base, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return fit(config(), tmp_path_factory.mktemp("generation") / "run").path
+
+
+def fails(args, capsys) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in args])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("preset", "method"), [(p, m) for p, methods in GENERATION_METHODS.items() for m in methods]
+)
+def test_every_preset_has_a_gradient(preset, method):
+    full = generation_config(preset, method, ImageData(MINI), "small")
+    assert loads(dumps(full)) == full
+    net = replace(full.network, width=8).build((1, 4, 4))
+    full.objective(net, torch.randn(2, 1, 4, 4)).loss.backward()
+    slopes = {k: p.grad for k, p in net.named_parameters()}
+    head = [g for k, g in slopes.items() if k.endswith("head.weight")]  # the rest wakes after it
+    assert len(head) == 1 and head[0] is not None and bool(head[0].any())
+
+
+def test_the_presets():
+    data = ImageData("celeba32", flip=True)
+    paper = generation_config("paper", "dcd", data)
+    assert paper.network == UNet(96, 2, "pool")
+    assert isinstance(paper.objective, LevelDCD)
+    assert (paper.objective.level, paper.objective.form) == (LogNormal(-1.2, 1.2), "hutchinson")
+    ours = generation_config("fokker", "dcd-limit", data, "small", "cuda", time=0.5)
+    assert ours.network == UNet(48, 1, "inner", precision="bfloat16") and ours.compile
+    assert isinstance(ours.objective, LevelDCD) and ours.objective.time == pytest.approx(0.5)
+    for bad, near in (
+        (("papr", "dcd"), "'paper'"),
+        (("paper", "dcd-limit"), "'dcd'"),
+        (("fokker", "dcd", data, "15n"), "'15m'"),
+    ):
+        with pytest.raises(ValueError, match=f"did you mean {near}"):
+            generation_config(*bad, *([data] if len(bad) == 2 else []))
+    with pytest.raises(ValueError, match="time score only of an energy"):
+        generation_config("fokker", "reference", data, time=1.0)
+
+
+def test_sizes():
+    count = {}
+    for size in SIZES:
+        with torch.device("meta"):
+            net = generation_config("fokker", "dcd", ImageData(), size).network.build((3, 32, 32))
+        count[size] = sum(p.numel() for p in net.parameters())
+    assert count["small"] < count["15m"] < count["large"]
+    assert 2 * 2 * count["small"] < 12 * 2**20  # two of them in bfloat16 can be shipped
+
+
+def test_previews_follow_the_evaluations(trained):
+    assert [p.name for p in sorted((trained / "previews").iterdir())] == [
+        "step-00000002.png", "step-00000004.png"
+    ]  # fmt: skip
+    assert read_png(trained / "previews/step-00000004.png").shape == (1, 26, 26)
+    main(["report", str(trained)])
+    page = (trained / "report.html").read_text()
+    assert "Samples after step 4" in page and "Samples after step 2" in page
+    with pytest.raises(ValueError, match="previews only of a U-Net"):
+        config(Noisy(), network=ResNet(10, 1))
+
+
+class Bell(Energy):
+    r"""N(0, s²) with noise, normalized: an energy of every level in closed form."""
+
+    def __init__(self, s: float = 0.5) -> None:
+        super().__init__()
+        self.s = s
+
+    def forward(self, x, sigma):
+        v = torch.as_tensor(self.s**2 + sigma**2)
+        d = x[0].numel()
+        return x.flatten(1).square().sum(1) / (2 * v) + d / 2 * torch.log(2 * torch.pi * v)
+
+
+@pytest.mark.parametrize("extra", [{}, {"churn": 2.0}, {"corrector": 1}], ids=str)
+def test_images_of_a_seed_do_not_depend_on_the_batch(extra):
+    energy, shape, sampling = Bell(), (1, 4, 4), Sampling(**extra)
+    whole = generate(energy, 5, shape, sampling, seed=3)
+    parts = generate(energy, 5, shape, sampling, seed=3, batch=2)
+    later = generate(energy, 2, shape, sampling, seed=3, first=3)
+    near = lambda a, b: (a.int() - b.int()).abs().max() <= 1  # the last bit may round
+    assert near(whole.images, parts.images) and near(whole.images[3:], later.images)
+    assert not near(whole.images, generate(energy, 5, shape, sampling, seed=4).images)
+    assert whole.images.dtype == torch.uint8 and whole.images.shape == (5, 1, 4, 4)
+    many = generate(energy, 500, shape, sampling, seed=0)
+    assert (many.acceptance is None) is (not sampling.corrector)
+    if many.acceptance is not None:
+        assert abs(many.acceptance - 0.574) < 0.15  # tuned
+    pixels = many.images / 127.5 - 1
+    inside = pixels[(many.images > 0) & (many.images < 255)]
+    exact = torch.distributions.Normal(0.0, 0.5)
+    share = 1 - 2 * float(exact.cdf(torch.tensor(-1.0)))
+    assert abs(len(inside) / pixels.numel() - share) < 0.02
+
+
+def test_settings_reach_the_flow():
+    flow = Sampling(steps=7, sigma_min=0.01, sigma_max=50.0, churn=3.0, corrector=2).flow(1000)
+    assert isinstance(flow, Heun) and flow.levels == karras(7, 0.01, 50.0)
+    assert flow.churn is not None and flow.churn.amount == pytest.approx(3.0)
+    assert flow.corrector is not None and flow.corrector.transitions == 2
+    assert flow.corrector.sampler.step_size == pytest.approx(0.3)
+    assert isinstance(Sampling("euler").flow(1), Euler)
+    for bad in ({"steps": 1}, {"sigma_min": 90.0}, {"churn": -1.0}, {"corrector": -1}):
+        with pytest.raises(ValueError, match="expected"):
+            Sampling(**bad)
+
+
+def test_the_sample_command(tmp_path, capsys, trained):
+    grid, array = tmp_path / "grid.png", tmp_path / "x.npy"
+    main(["sample", str(trained), "-n", "4", "-o", str(grid), *FAST])
+    assert read_png(grid).shape == (1, 26, 26)
+    assert "7 evaluations an image" in capsys.readouterr().out
+    main(["sample", str(trained), "-n", "4", "-o", str(array), "--batch", "3", *FAST])
+    x = np.load(array)
+    assert x.dtype == np.uint8 and x.shape == (4, 1, 12, 12)
+    again = ((read_png(grid)[0, :12, :12] + 1) * 127.5).round().numpy()
+    assert np.abs(again - x[0, 0]).max() <= 1
+    assert "end in .png or .npy" in fails(["sample", trained, "-o", "x.csv"], capsys)
+    assert "expected n" in fails(["sample", trained, "-n", "0"], capsys)
+
+
+def test_what_cannot_be_sampled_says_so(tmp_path, capsys, trained):
+    def changed(name, change):
+        folder = Path(shutil.copytree(trained, tmp_path / name))
+        saved = read_checkpoint(folder)
+        write_checkpoint(folder, saved._replace(average=change(saved.average)))
+        return folder
+
+    start = build(config(), (1, 12, 12)).state_dict()
+    untrained = changed("untrained", lambda average: start)
+    assert "as it was started" in fails(["sample", untrained, *FAST], capsys)
+    nan = changed("nan", lambda average: {k: v * torch.nan for k, v in average.items()})
+    assert "did not diverge" in fails(["sample", nan, *FAST], capsys)
+    wild = changed(
+        "wild", lambda average: {k: 30 * torch.randn_like(v) for k, v in average.items()}
+    )
+    assert "did not diverge" in fails(["sample", wild, *FAST], capsys)
+
+    one = config(Noisy(level=0.3), network=ResNet(10, 1), preview=0)
+    weights = build(one, (1, 12, 12)).state_dict()
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "config.toml").write_text(dumps(one))
+    assert "has none yet" in fails(["sample", tmp_path / "one"], capsys)
+    write_checkpoint(tmp_path / "one", Checkpoint(1, (1, 12, 12), weights, weights, {}))
+    assert "at every noise level" in fails(["sample", tmp_path / "one", *FAST], capsys)
+
+
+def test_bits_of_a_gaussian():
+    generator = torch.Generator().manual_seed(0)
+    x = (0.5 * torch.randn(200, 1, 4, 4, generator=generator)).clamp(-1, 1)
+    pixels = ((x + 1) * 127.5).round().to(torch.uint8)
+    mean, error = bits_of(Bell(), pixels, pixels)
+    nats = -torch.distributions.Normal(0.0, 0.5).log_prob(pixels / 127.5 - 1).mean()
+    assert abs(mean - (float(nats) / np.log(2) + np.log2(127.5))) < 0.02
+    assert 0 < error < 0.05
+    with pytest.raises(ValueError, match="got a denoiser"):
+        bits_of(UNet(8, 1, "denoiser").build((1, 8, 8)), pixels, pixels)
+    with pytest.raises(ValueError, match="two images or more"):
+        bits_of(Bell(), pixels[:1], pixels)
+
+
+class Moments:
+    r"""A stand-in for Inception, for what surrounds it: eight numbers of each image."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return torch.nn.functional.adaptive_avg_pool2d(x.mean(1, keepdim=True), (2, 4)).flatten(1)
+
+
+def test_the_reference_is_computed_once():
+    net = Moments()
+    extractor = Extractor(net, "0123")
+    pixels = torch.randint(256, (30, 1, 8, 8), dtype=torch.uint8)
+    images = Images(pixels, "noise", "train")
+    first = reference_of(images, extractor)
+    calls = net.calls
+    again = reference_of(images, extractor)
+    assert net.calls == calls  # from the cache
+    assert first.statistics.mean.dtype == torch.float64 and first.statistics.count == 30
+    assert torch.equal(first.statistics.scatter, again.statistics.scatter)
+    other = torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8)
+    fid, kid = judge_images(other, again, extractor)
+    direct = fid_between(other, pixels, extractor)
+    assert fid.value == pytest.approx(direct.value) and fid.counts == (40, 30)
+    assert kid is not None and kid.subset == 30
+    reference_of(Images(other, "noise", "train"), extractor)  # another set of the same name
+    assert net.calls > calls
+
+
+def test_evaluate(capsys, trained, monkeypatch):
+    main([
+        "evaluate",
+        str(trained),
+        "--bpd",
+        "3",
+        "--json",
+        "--sigma-min",
+        "0.9",
+        "--sigma-max",
+        "1.1",
+    ])
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 0 < line["bpd"] < 20 and line["bpd_n"] == 3
+    assert "Inception" in fails(["evaluate", trained, "--fid", "8", *FAST], capsys)
+    monkeypatch.setattr(
+        "fokker.metrics.load_inception", lambda *args: Extractor(Moments(), "0123")
+    )
+    main(["evaluate", str(trained), "--fid", "8", *FAST])
+    said = capsys.readouterr().out
+    assert "convention tf" in said and "FID" in said and "KID" in said and "8 and" in said
+
+
+def test_a_run_is_shipped(tmp_path, capsys, trained, monkeypatch):
+    root = tmp_path / "weights"
+    (tmp_path / "note.md").write_text("FID: not measured.")
+    main(["export", str(trained), "mini", "--to", str(root), "--note", str(tmp_path / "note.md")])
+    assert "MiB" in capsys.readouterr().out
+    monkeypatch.setattr(shipped, "names", lambda root=root: ["mini"])
+    monkeypatch.setattr(shipped.read, "__defaults__", (root,))
+    run = load("mini")
+    assert run.step == 4 and run.shape == (1, 12, 12)
+    x, sigma = torch.randn(2, 1, 12, 12), torch.tensor(0.5)
+    whole = load(trained)
+    assert torch.allclose(run.energy(x, sigma), whole.energy(x, sigma), rtol=1e-3, atol=0.5)
+    for a, b in zip(run.energy.parameters(), whole.energy.parameters(), strict=True):
+        assert torch.equal(a, b.bfloat16().float())
+    texts = "".join(p.read_text() for p in root.glob("mini/*.*") if p.suffix != ".safetensors")
+    assert str(Path(MINI).parent) not in texts  # no path of this machine
+    assert "not measured" in (root / "mini/card.md").read_text()
+    main(["sample", "mini", "-n", "2", "-o", str(tmp_path / "x.png"), *FAST])
+    assert "exists" in fails(["export", trained, "mini", "--to", root], capsys)
+    assert "lower-case" in fails(["export", trained, "../x", "--to", root], capsys)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.toml", "card.md", "card.json"])
+def test_a_flipped_byte_is_seen(tmp_path, trained, file):
+    folder = shipped.export(load(trained), "mini", tmp_path)
+    assert shipped.names(tmp_path) == ["mini"]
+    assert shipped.read("mini", tmp_path).step == 4
+    content = bytearray((folder / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{file}: expected the file whose checksum"):
+        shipped.read("mini", tmp_path)
+    (folder / file).unlink()
+    with pytest.raises(ValueError, match="checksum"):
+        shipped.read("mini", tmp_path)
+
+
+def test_other_names_are_told(tmp_path, capsys, trained):
+    assert "of which there are none" in fails(["sample", "nothing"], capsys) or shipped.names()
+    shipped.export(load(trained), "mini", tmp_path)
+    with pytest.raises(ValueError, match="one of mini, got maxi"):
+        shipped.read("maxi", tmp_path)
+
+
+@pytest.mark.parametrize("name", shipped.names())
+def test_what_is_shipped_is_whole(name):
+    run = shipped.read(name)
+    check_trained(run)
+    assert generate(run.energy, 1, run.shape, QUICK).images.shape == (1, *run.shape)
+
+
+def test_the_train_command(tmp_path, capsys):
+    args = ["train", "generation", "--data", MINI, "--side", "12", "--no-flip", "--size", "small"]
+    args += ["--width", "8", "--steps", "2", "--batch", "2", "--evaluate", "2", "--preview", "0"]
+    main([*args, "--out", str(tmp_path / "run"), "--time-score", "0.1"])
+    said = capsys.readouterr().out
+    assert "fokker sample" in said and "report" in said
+    run = load(tmp_path / "run")
+    assert isinstance(run.config.data, ImageData) and not run.config.data.flip
+    assert "time" in run.metrics[-1]
+    assert not (tmp_path / "run/previews").exists()

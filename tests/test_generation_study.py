@@ -1,0 +1,193 @@
+r"""The generation study in small: its stages, what is kept, its rows, its figures."""
+
+import json
+import numpy as np
+import pytest
+import shutil
+import torch
+
+from dataclasses import replace
+from fokker import results, tables
+from fokker.cli import main
+from fokker.data.picture import to_float
+from fokker.metrics import Extractor
+from fokker.runs import read_checkpoint
+from fokker.studies import generation
+from fokker.studies.generation.figures import draw_all
+from fokker.studies.generation.judging import nearest
+from fokker.studies.generation.working import images_of, snapshots_of
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+
+MINI = str(Path(__file__).parent / "data" / "mnist-mini")
+PART = generation.Part(MINI, "fokker", "dcd-limit", "small", steps=4, batch=2, quick=True)
+SETTINGS = generation.Settings(5, 3, ("final", "snapshot"), 4, bits=0, near=4, batch=4)
+FIELDS = (
+    "data method preset params train_images seconds nfe fid fid_n convention kid bpd device commit"
+)
+
+
+@pytest.fixture(autouse=True)
+def plain(double, tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)  # as for a user
+    monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FOKKER_INCEPTION", raising=False)
+
+
+def pool(x):
+    r"""A stand-in for Inception, to see what is done with features."""
+    return torch.nn.functional.adaptive_avg_pool2d(x.mean(1, keepdim=True), 2).flatten(1)
+
+
+EXTRACTOR = Extractor(pool, "0123")
+
+
+class Brief(generation.Clock):
+    r"""Time for one step."""
+
+    left, over = 0.0, False
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    r"""A study stopped by the clock in training and in drawing, and resumed."""
+    torch.set_default_dtype(torch.float32)
+    folder = tmp_path_factory.mktemp("study")
+    over, brief, seen = generation.Clock(0.0), Brief(1.0), []
+    assert not generation.train(PART, folder, 0.0, over)
+    assert not (folder / PART.name / "run").exists()  # there was no time
+    assert not generation.train(PART, folder, 0.0, brief)
+    (saved,) = (folder / PART.name / "run" / "checkpoint").iterdir()
+    assert saved.name == "step-00000001"
+    first = read_checkpoint(folder / PART.name / "run").training["seconds"]
+    assert generation.train(PART, folder, 0.0, progress=lambda k, line: seen.append(k))
+    assert seen[0] == 2 and seen[-1] == 4
+    line = (folder / PART.name / "run" / "metrics.jsonl").read_text().splitlines()[0]
+    assert json.loads(line)["seconds"] > first > 0  # the time of all slices
+    assert not generation.sample(PART, folder, SETTINGS, over)
+    assert generation.sample(PART, folder, SETTINGS)
+    return folder
+
+
+def test_training_stops_by_the_clock_and_goes_on(study):
+    lines = (study / PART.name / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4]
+    seen = []
+    assert generation.train(PART, study, 0.0, progress=lambda k, line: seen.append(k))
+    assert not seen  # trained already
+
+
+def test_snapshots_are_small_and_know_their_time(study):
+    found = snapshots_of(study / PART.name)
+    assert list(found) == [2, 4] and 0 < found[2] < found[4]
+    size = lambda path: path.stat().st_size
+    (average,) = (study / PART.name / "run/checkpoint/step-00000004").glob("average*")
+    last = study / PART.name / "snapshots/step-00000004.safetensors"
+    assert size(last) < 0.7 * size(average)
+
+
+def test_images_are_drawn_once_and_by_their_index(study, tmp_path):
+    place = study / PART.name
+    files = sorted(place.glob("samples/final-*/*.npy"))
+    assert [np.load(path).shape[0] for path in files] == [4, 1]
+    before, stamp = np.load(files[0]), files[1].stat().st_mtime_ns
+    files[0].unlink()  # as if it was killed before
+    assert generation.sample(PART, study, SETTINGS)
+    assert np.array_equal(np.load(files[0]), before)
+    assert files[1].stat().st_mtime_ns == stamp
+    first = generation.Draw("snapshot", 2, PART.sampling, 3)
+    found = images_of(place, first)
+    assert found is not None and not np.array_equal(found[0].numpy(), before[:3])
+
+
+def test_rows_and_figures(study, tmp_path):
+    assert generation.judge(PART, study, None, SETTINGS)  # no FID
+    rows = generation.collect(study)
+    draws = [row for row in rows if row["kind"] in generation.DRAWS]
+    assert [row["kind"] for row in draws] == ["final", "snapshot", "snapshot"]
+    assert all(row["fid"] is None and set(FIELDS.split()) <= set(row) for row in draws)
+    assert not generation.judge(PART, study, EXTRACTOR, SETTINGS, generation.Clock(0.0))
+    assert generation.judge(PART, study, EXTRACTOR, SETTINGS)
+    rows = generation.collect(study)
+    final, *others = (row for row in rows if row["kind"] in generation.DRAWS)
+    assert final["fid"] > 0 and final["fid_n"] == 5 and final["convention"] == "tf"
+    assert (final["train_images"], final["nfe"], final["bpd"]) == (8, 7, None)
+    assert [row["train_images"] for row in others] == [4, 8] and others[0]["fid_n"] == 3
+    (data,) = (row for row in rows if row["kind"] == "data")
+    assert data["method"] == "train-vs-test" and data["fid"] > 0
+    near = {row["set"]: row for row in rows if row["kind"] == "nearest"}
+    assert near["test"]["q05"] <= near["test"]["q50"] <= near["test"]["q95"]
+    energies = [row for row in rows if row["kind"] == "energy"]
+    assert {row["set"] for row in energies} == {"train", "test", "generated"}
+    results.save(tmp_path / "rows.json", rows, "test")  # no NaN
+    lines = tables.generation_rows(rows)
+    assert all(len(line) == len(tables.GENERATION_HEADER) for line in lines) and len(lines) == 2
+    paths = {path.name for path in draw_all([PART], study, rows, SETTINGS)}
+    assert {"mnist-mini-fid.png", f"{PART.name}-energies.png", f"{PART.name}-samples.png"} <= paths
+
+
+def test_what_diverges_is_a_row(study, tmp_path):
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    place = folder / PART.name
+    shutil.rmtree(place / "rows", ignore_errors=True)
+    own = replace(SETTINGS, kinds=("steps",))
+    (average,) = (place / "run/checkpoint/step-00000004").glob("average.safetensors")
+    save_file({k: v * torch.nan for k, v in load_file(average).items()}, average)
+    assert generation.sample(PART, folder, own)
+    assert generation.judge(PART, folder, EXTRACTOR, own)
+    rows = [row for row in generation.collect(folder) if row["kind"] == "steps"]
+    assert rows and all("NaN" in row["diverged"] and row["fid"] is None for row in rows)
+
+
+def test_nearest_finds_copies(study):
+    train = torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8)
+    x = to_float(train[[7, 31]])
+    x[1, 0, 0, 0] += 0.6
+    distance, index = nearest(x, train)
+    assert index.tolist() == [7, 31]
+    assert torch.allclose(distance, torch.tensor([0.0, 0.1]), atol=1e-6)
+
+
+def test_minutes_to_a_goal():
+    row = lambda seconds, fid: {"kind": "snapshot", "seconds": seconds, "fid": fid}
+    rows = [row(60, 20.0), row(180, 9.0), row(120, 13.0), row(30, None)]
+    assert tables.minutes_to(rows, 13.85) == pytest.approx(2.0)
+    assert tables.minutes_to(rows, 5.0) is None
+
+
+def test_the_command(tmp_path, capsys):
+    out = tmp_path / "study"
+    args = ["reproduce", "generation", "--data", MINI, "--quick", "--out", str(out), "--bpd", "0"]
+    args += ["--steps", "2", "--draws", "final", "--samples", "2"]
+    main([*args, "--stage", "train", "--methods", "fokker-reference"])
+    said = capsys.readouterr().out
+    assert "trained" in said and "FID" not in said
+    rest = ["--stage", "sample", "fid", "figures", "--results", str(tmp_path / "rows.json")]
+    main([*args, *rest, "--methods", "fokker-reference"])
+    said = capsys.readouterr().out
+    assert "FID is skipped" in said and "figure:" in said and "--quick" in said
+    content = json.loads((tmp_path / "rows.json").read_text())
+    assert content["rows"][0]["fid"] is None and content["rows"][0]["method"] == "reference"
+    for bad, message in (
+        (["--methods", "fokker-dc"], "did you mean"),
+        (["--methods", "fokker-reference", "--batch", "3"], "expected the settings of"),
+        (["--inception", str(tmp_path / "none")], "none"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([*args, *bad])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_without_inception_the_study_does_not_start(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "generation", "--data", MINI, "--out", str(tmp_path / "study")])
+    assert stop.value.code == 2
+    assert "Inception" in capsys.readouterr().err and not (tmp_path / "study").exists()
+
+
+def test_mirrors_and_levels():
+    faces = generation.Part("celeba32", "paper", "dcd")
+    assert faces.config.data.flip and faces.sampling.sigma_min == pytest.approx(0.01)
+    digits = generation.Part("mnist", "fokker", "dcd")
+    assert not digits.config.data.flip and digits.sampling.sigma_min == pytest.approx(0.002)
