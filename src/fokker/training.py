@@ -45,6 +45,7 @@ from .step import Step
 from .tasks import Task, task_of
 
 Progress = Callable[[int, dict[str, Any]], None]
+Watch = Callable[[int, Tensor, dict[str, Tensor]], bool]
 
 
 class Diverged(FloatingPointError):
@@ -121,6 +122,7 @@ def fit(
     resume: bool = False,
     progress: Progress = lambda step, line: None,
     minutes: float | None = None,
+    watch: Watch = lambda step, loss, average: False,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
@@ -131,6 +133,9 @@ def fit(
         progress: Called after each evaluation with the number of steps done and the line of
             `metrics.jsonl`, and once a step with an empty line.
         minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
+        watch: Called once a step with the number of steps done, the loss and the averaged weights,
+            which the next step overwrites. If it returns true, training saves and stops, as if
+            interrupted; the last step is the end in any case.
     """
     folder, device = Path(out), torch.device(config.device)
     optimization, objective = config.optimization, config.objective
@@ -206,11 +211,12 @@ def fit(
             finite &= torch.isfinite(result.loss)
             done = k + 1
             progress(done, {})
+            asked = watch(done, result.loss, averaged())
 
             # judge, save, stop
             due = done % config.evaluate == 0 or done == optimization.steps
             late = minutes is not None and time.perf_counter() - clock > 60 * minutes
-            stopping = bool(stops) or (late and done < optimization.steps)
+            stopping = bool(stops) or ((late or asked) and done < optimization.steps)
             if due or stopping:
                 sound = all(bool(torch.isfinite(p).all()) for p in energy.parameters())
                 if not (finite and sound):
