@@ -292,7 +292,7 @@ def test_an_exported_run_is_a_run_and_its_script_makes_it_again(tmp_path, drawn,
         data = TableData(str(tmp_path / "drawn.csv"))
     objective = MultiTimeDCD(points=8)
     network, optimization = Network(8, 3, features=4, confine=0.7), Optimization(6, 16)
-    config = Config(data, objective, network, optimization, evaluate=2)
+    config = Config(data, objective, network, optimization, evaluate=2 if drawn else 6)
     if stopped:
         with pytest.raises(Interrupted):
             fit(config, tmp_path / "run", watch=lambda step, *_: step == 3)

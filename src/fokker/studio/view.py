@@ -265,17 +265,16 @@ class View:
             images["data_spread"].append(-p[inner])
             images["model_spread"].append(-q[inner])
 
-        # the model confines the data, so the window is enough; far from all mass E is cut
-        p, q = data[inner], model[inner]
-        q = torch.minimum(q, q.min() + CUT)
-        q = q + shown.log_normalizer(q)
+        # under Langevin dynamics the model stays; far from all mass its energy is cut
+        q = torch.minimum(model, model.min() + CUT)
+        q = q + grid.log_normalizer(q)
         clock = [float(t) for t in 0.25 * self.half**2 * share]
-        for density in shown.relax(torch.exp(-p), q, clock):
+        for density in grid.relax(torch.exp(-data), q, clock):
             logs = torch.log(density.clamp_min(1e-300))
-            relaxed.append(float(shown.kl(-logs, q)))
-            images["data_langevin"].append(logs)
+            relaxed.append(float(grid.kl(-logs, q)))
+            images["data_langevin"].append(logs[inner])
 
-        particles = self.carried(plane, shown, q, times, clock, generator)
+        particles = self.carried(plane, shown, q[inner], times, clock, generator)
         stacks = {k: np.stack([animated(a, float(a.max())) for a in v]) for k, v in images.items()}
         about = {
             "half": WIDE * self.half,
@@ -309,7 +308,7 @@ class View:
                 z = torch.randn(PARTICLES, 2, generator=generator)
                 paths[name].append(paths[name][-1] + math.sqrt(times[i] - times[i - 1]) * z)
             lapse = clock[i] - clock[i - 1]
-            steps = max(1, math.ceil(lapse / self.step))
+            steps = max(1, math.ceil(lapse / (2.5 * self.step)))
             h = torch.tensor(lapse / steps)
             x = langevin(plane, paths["langevin"][-1], steps, h, generator)
             paths["langevin"].append(x)
