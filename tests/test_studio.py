@@ -2,6 +2,7 @@ r"""The studio without a browser: forms, requests, pictures, export, and a serve
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -32,7 +33,10 @@ with warnings.catch_warnings():
 
 ROOT = Path(__file__).parents[1]
 HOST = {"host": "127.0.0.1:8377", "origin": "http://127.0.0.1:8377"}
-SMALL = {"network": {"width": 8, "layers": 2, "confine": 0.7}, "optimization": {"steps": 6, "batch": 8}}
+SMALL = {
+    "network": {"width": 8, "layers": 2, "confine": 0.7},
+    "optimization": {"steps": 6, "batch": 8},
+}
 TRAIN = {"op": "train", "data": "moons", "objectives": [{"kind": "sm"}], **SMALL}
 
 
@@ -154,7 +158,11 @@ def test_absurd_settings_get_one_line(change, words):
 
 
 def test_a_request_becomes_configurations():
-    job = request.parse({**TRAIN, "objectives": [{"kind": "sm"}, {"kind": "cd", "steps": 2}], "seed": 3})
+    job = request.parse({
+        **TRAIN,
+        "objectives": [{"kind": "sm"}, {"kind": "cd", "steps": 2}],
+        "seed": 3,
+    })
     assert [config.seed for config in job.configs] == [3, 3]
     assert job.configs[0] == dataclasses.replace(job.configs[1], objective=ScoreMatching())
     assert job.configs[0].data == ToyData("moons") and job.points is None
@@ -259,7 +267,7 @@ def test_data_and_model_meet(circles):
     header, arrays = unpack(circles.meet(model, {}))
     for name in ("kl_langevin", "kl_diffusion"):
         kl = header[name]
-        assert all(b <= a + 1e-9 for a, b in zip(kl, kl[1:], strict=False)), name
+        assert all(b <= a + 1e-9 for a, b in itertools.pairwise(kl)), name
         assert kl[-1] < 0.2 * kl[0], name
     assert header["kl_langevin"][0] == pytest.approx(header["kl_diffusion"][0], rel=1e-3)
     # the points that Brownian motion carries spread by the time
@@ -383,9 +391,11 @@ def test_the_page_comes_with_headers_that_keep_it_to_itself(client):
 def test_other_hosts_and_origins_are_refused(client, headers, words):
     answer = client.get("/", headers={**HOST, **headers})
     assert answer.status_code == 403 and words in answer.text
-    with pytest.raises(WebSocketDenialResponse) as caught:
-        with client.websocket_connect("/socket", headers={**HOST, **headers}):
-            pass
+    with (
+        pytest.raises(WebSocketDenialResponse) as caught,
+        client.websocket_connect("/socket", headers={**HOST, **headers}),
+    ):
+        pass
     assert caught.value.status_code == 403
 
 
@@ -393,9 +403,11 @@ def test_a_socket_without_an_origin_is_refused():
     assert all(HOSTS.fullmatch(h) for h in ("localhost", "127.0.0.1:80", "[::1]:9000"))
     bare = TestClient(app(), headers={"host": "localhost"})
     assert bare.get("/").status_code == 200
-    with pytest.raises(WebSocketDenialResponse):
-        with bare.websocket_connect("/socket", headers={"host": "localhost"}):
-            pass
+    with (
+        pytest.raises(WebSocketDenialResponse),
+        bare.websocket_connect("/socket", headers={"host": "localhost"}),
+    ):
+        pass
 
 
 def test_hostile_messages_get_one_line_and_the_session_goes_on(socket):
@@ -487,9 +499,8 @@ def test_frames_wait_for_the_page(socket):
             frames.append(header)
     assert len(frames) <= 3 and frames[-1]["step"] == 60
     # nothing is lost but pictures: every loss has come
-    assert frames[-1]["first_loss"] + dict(
-        (a["name"], a["shape"]) for a in frames[-1]["arrays"]
-    )["losses"][0] - 1 == 60  # fmt: skip
+    shapes = {part["name"]: part["shape"] for part in frames[-1]["arrays"]}
+    assert frames[-1]["first_loss"] + shapes["losses"][0] - 1 == 60
 
 
 def test_only_so_many_pages(client, socket, monkeypatch):

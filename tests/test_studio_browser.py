@@ -1,5 +1,6 @@
 r"""The studio in a real browser: train, compare, scrub, draw, diffuse, export."""
 
+import itertools
 import math
 import pytest
 import shutil
@@ -50,11 +51,16 @@ def page(address):
         page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
         faults = []
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda r: r.url.startswith((address, "data:", "ws:", "blob:")) or faults.append(r.url))
+        page.on(
+            "request",
+            lambda r: r.url.startswith((address, "data:", "ws:", "blob:")) or faults.append(r.url),
+        )
         page.goto(address)
         until(page, "document.querySelectorAll('#data option').length > 8")
         # small and short: this is about the page
-        page.evaluate("document.querySelectorAll('#settings details').forEach((d) => (d.open = true))")
+        page.evaluate(
+            "document.querySelectorAll('#settings details').forEach((d) => (d.open = true))"
+        )
         yield page
         assert not faults, faults  # errors, or calls to any other place
         browser.close()
@@ -64,7 +70,9 @@ def until(page, test, seconds=40):
     deadline = time.monotonic() + seconds
     while not page.evaluate(test):
         if time.monotonic() > deadline:
-            raise AssertionError(f"expected {test}; {page.inner_text('#status')} {page.inner_text('#alert')}")
+            raise AssertionError(
+                f"expected {test}; {page.inner_text('#status')} {page.inner_text('#alert')}"
+            )
         time.sleep(0.03)
 
 
@@ -92,7 +100,9 @@ def pixel(page, panel, x, y, half):
 
 
 def picture(page, panel):
-    return page.evaluate("(panel) => document.querySelector(`#${panel} canvas`).toDataURL()", panel)
+    return page.evaluate(
+        "(panel) => document.querySelector(`#${panel} canvas`).toDataURL()", panel
+    )
 
 
 def number(page, panel, key):
@@ -162,7 +172,7 @@ def test_diffuse(page):
         page.keyboard.press("ArrowRight")
         errors.append(float(page.get_attribute("#evolve-value", "data-error")))
         pictures.add(picture(page, "evolve-panels figure:first-child"))
-    assert all(b > a for a, b in zip(errors, errors[1:], strict=False))
+    assert all(b > a for a, b in itertools.pairwise(errors))
     assert len(pictures) > 6
 
 
@@ -230,7 +240,7 @@ def test_theme_focus_and_labels(page):
     page.click("#theme")
     dark = ground()
     shade = lambda text: sum(int(v) for v in text[4:-1].split(","))
-    assert shade(light) > 600 > 200 > shade(dark)
+    assert shade(light) > 600 and shade(dark) < 200
     page.keyboard.press("Tab")
     page.keyboard.press("Shift+Tab")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")

@@ -16,6 +16,7 @@ __all__ = ["describe", "presets"]
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -65,10 +66,11 @@ def documents(kind: type) -> dict[str, str]:
         if colon and name.isidentifier():
             found[name] = clean(text)
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    for field, text in zip(getattr(body, "body", []), getattr(body, "body", [])[1:], strict=False):
-        said = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        if said and isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            found[field.target.id] = clean(str(text.value.value))
+    for field, text in itertools.pairwise(getattr(body, "body", [])):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match text:
+                case ast.Expr(value=ast.Constant(value=str(said))):
+                    found[field.target.id] = clean(said)
     return found
 
 
@@ -144,9 +146,13 @@ def presets() -> dict[str, Any]:
         **toys,
         "DCD at many times": table.objective,
         "DCD of the paper": DCD(step=1e-3),
-        "Contrastive divergence": dataclasses.replace(toys["Contrastive divergence"], step_size=0.01),
+        "Contrastive divergence": dataclasses.replace(
+            toys["Contrastive divergence"], step_size=0.01
+        ),
         "Persistent CD": dataclasses.replace(toys["Persistent CD"], step_size=0.01),
-        "Denoising score matching": dataclasses.replace(toys["Denoising score matching"], sigma=0.1),
+        "Denoising score matching": dataclasses.replace(
+            toys["Denoising score matching"], sigma=0.1
+        ),
         "Energy discrepancy": dataclasses.replace(toys["Energy discrepancy"], sigma=0.1),
         "Recovery likelihood": dataclasses.replace(toys["Recovery likelihood"], sigma=0.2),
     }
@@ -165,7 +171,9 @@ def presets() -> dict[str, Any]:
         "set": image(toys, Config(network=set_network), 1200),
         "points": image(drawn, table, 800),
         "forms": {
-            "objectives": {k: {"about": first_sentence(t), "fields": describe(t)} for k, t in forms.items()},
+            "objectives": {
+                k: {"about": first_sentence(t), "fields": describe(t)} for k, t in forms.items()
+            },
             "network": describe(Network),
             "optimization": describe(Optimization),
         },

@@ -80,7 +80,9 @@ def integer(request: dict[str, Any], key: str, low: int, high: int) -> int:
     r"""Returns an integer of a request."""
     number = request.get(key)
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
-        raise ValueError(f"expected {key} to be an integer from {low} to {high}, got {number!r:.80}")
+        raise ValueError(
+            f"expected {key} to be an integer from {low} to {high}, got {number!r:.80}"
+        )
     return number
 
 
@@ -94,7 +96,9 @@ def bounded(value: object, where: str = "config") -> None:
         if field.name == "steps" and isinstance(value, Objective):
             high = CHAIN
         if field.name in BOUNDS and checks.number(part) and not low <= part <= high:
-            raise ValueError(f"expected {place} from {low:g} to {high:g} in the studio, got {part!r}")
+            raise ValueError(
+                f"expected {place} from {low:g} to {high:g} in the studio, got {part!r}"
+            )
         bounded(part, place)
 
 

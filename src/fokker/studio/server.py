@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..data import PLANAR
 from .form import presets
 from .request import BOUNDS, FEWEST_POINTS, LIMIT, MOST_POINTS
 from .session import Session
+from .. import __version__
+from ..data import PLANAR
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -154,7 +154,9 @@ def serve(port: int = 8377, browser: bool = True, runs: Path = Path("runs")) -> 
         browser: Whether to open the page.
         runs: The folder to export to.
     """
-    missing = [n for n in ("starlette", "uvicorn", "websockets") if not importlib.util.find_spec(n)]
+    missing = [
+        n for n in ("starlette", "uvicorn", "websockets") if not importlib.util.find_spec(n)
+    ]
     if missing:
         raise ValueError(f"expected {', '.join(missing)}, got none: pip install 'fokker[studio]'")
     if not 0 <= port <= 65535:

@@ -158,12 +158,19 @@ class Session:
         only(request, "side")
         side = self.asked(request)
         if side.state not in {"done", "stopped"} or not (side.config and side.folder):
-            raise ValueError(f"expected a run that is done or stopped, got one that is {side.state}")
+            raise ValueError(
+                f"expected a run that is done or stopped, got one that is {side.state}"
+            )
         data = side.config.data
         what = "points" if isinstance(data, TableData) else getattr(data, "name", "data")
         name = f"studio-{what}-{kind_of(side.config.objective)}-{side.config.seed}"
         made = await asyncio.to_thread(export, side.folder, self.runs, name, side.step)
-        answer = {"op": "exported", "side": request["side"], "path": str(made[0]), "script": made[1]}
+        answer = {
+            "op": "exported",
+            "side": request["side"],
+            "path": str(made[0]),
+            "script": made[1],
+        }
         await self.send_json(answer)
 
     def close(self) -> None:

@@ -199,7 +199,9 @@ class View:
             shift = log_z  # of the density in the units of the plane
             with torch.no_grad():
                 parts = {"nll_train": task.train, "nll_validation": task.validation}
-                found = {k: float(value(energy, z).double().mean()) + shift for k, z in parts.items()}
+                found = {
+                    k: float(value(energy, z).double().mean()) + shift for k, z in parts.items()
+                }
         return {name: finite(number) for name, number in found.items()}
 
     def wide(self) -> tuple[Grid, Grid, Tensor]:
@@ -225,7 +227,9 @@ class View:
                 rate = (jet.laplacian - checks.dot(jet.gradient, jet.gradient)) / 2
                 parts.append(torch.stack((jet.energy, rate)).double())
         e, rate = torch.cat(parts, dim=1)
-        e = e + grid.log_normalizer(e)  # the evolution keeps the normalizer, which is 1 from here on
+        e = e + grid.log_normalizer(
+            e
+        )  # the evolution keeps the normalizer, which is 1 from here on
         times = [0.0, *torch.logspace(-5, -1, TIMES - 1).double().mul(self.half**2)]
         times = [float(t) for t in times]
         exact, taylor, errors = [], [], []
@@ -241,9 +245,17 @@ class View:
         images = {}
         for name, logs in (("evolved", exact), ("taylor", taylor)):
             # one scale for both, so that they compare; each time has its own largest value
-            images[name] = np.stack([animated(a, float(b.max())) for a, b in zip(logs, exact, strict=True)])
+            images[name] = np.stack([
+                animated(a, float(b.max())) for a, b in zip(logs, exact, strict=True)
+            ])
         tops = [float(logs.max()) for logs in exact]
-        about = {"half": WIDE * self.half, "size": shown.size, "range": DEPTH, "top": top, "tops": tops}
+        about = {
+            "half": WIDE * self.half,
+            "size": shown.size,
+            "range": DEPTH,
+            "top": top,
+            "tops": tops,
+        }
         return pack({**header, **about, "times": times, "errors": errors}, **images)
 
     def meet(self, energy: Energy, header: dict[str, Any]) -> bytes:
@@ -256,7 +268,11 @@ class View:
         )
         share = torch.linspace(0, 1, TIMES).double() ** 3.2  # of the time: much happens early
         times = [float(t) for t in (0.8 * self.half) ** 2 * share]
-        images: dict[str, list[Tensor]] = {"data_spread": [], "model_spread": [], "data_langevin": []}
+        images: dict[str, list[Tensor]] = {
+            "data_spread": [],
+            "model_spread": [],
+            "data_langevin": [],
+        }
         spread, relaxed = [], []
         for t in times:
             p, q = (grid.blur(e, math.sqrt(t)) if t else e for e in (data, model))

@@ -31,7 +31,7 @@ from typing import Any
 
 from .view import View
 from ..config import Config
-from ..runs import build
+from ..runs import build, first_line
 from ..training import Interrupted, fit
 
 AHEAD = 2  # frames on their way
@@ -51,7 +51,10 @@ class Training(threading.Thread):
         self.losses: list[tuple[int, float]] = []
         self.lock = threading.Lock()  # of the losses
         self.stopping, self.traced = threading.Event(), threading.Event()
-        self.step, self.outcome = 0, {}  # the outcome is there once the thread has ended
+        self.step = 0
+        # what is said of the run once the thread has ended: anything unforeseen is on the terminal
+        unforeseen = "training ended in an unforeseen way; the terminal of the server says more"
+        self.outcome: dict[str, Any] = {"state": "failed", "step": 0, "message": unforeseen}
         self.begun = time.perf_counter()
 
     def run(self) -> None:
@@ -62,13 +65,9 @@ class Training(threading.Thread):
             self.outcome = {"state": "stopped", "step": stop.step, "judged": {}}
         except FloatingPointError as error:
             self.outcome = {"state": "diverged", "step": self.step, "message": str(error)}
-        except Exception as error:  # whatever it is, the page must know
-            said = str(error).splitlines()
-            self.outcome = {
-                "state": "failed",
-                "step": self.step,
-                "message": said[0] if said else type(error).__name__,
-            }
+        except (ValueError, OSError, RuntimeError) as error:
+            message = first_line(error)
+            self.outcome = {"state": "failed", "step": self.step, "message": message}
         finally:
             self.traced.set()
 
