@@ -56,8 +56,7 @@ def studio(
             address = server.stdout.readline().split()[1]
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page(
-                viewport={"width": size[0], "height": size[1]},
-                color_scheme="dark" if scheme == "dark" else "light",
+                viewport={"width": size[0], "height": size[1]}, color_scheme="light"
             )
             page.goto(address)
             wait(lambda: page.locator("#data option").count() > 8)
@@ -134,51 +133,61 @@ def stroke(page: Page) -> None:
     page.mouse.up()
 
 
-def figures(folder: Path) -> None:
-    r"""Takes the pictures of the documentation."""
+def figures(folder: Path, names: list[str]) -> None:
+    r"""Takes the pictures of the documentation, all of them if none is named."""
 
-    def shot(name: str) -> None:
+    def shot(page: Page, name: str) -> None:
         path = folder / f"studio-{name}.png"
         page.screenshot(path=path)
         Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)  # a third of it
 
-    with studio() as page:
+    def spirals(page: Page) -> None:
         page.select_option("#data", "2spirals")
         begin(page, compare=False)
         done(page)
-        shot("train-light")
+        shot(page, "train-light")
         page.click("#theme")
-        shot("train-dark")
+        shot(page, "train-dark")
         page.click("#tab-evolve")
         wait(lambda: page.locator("#evolve-time").is_enabled())
         seek(page, "#evolve-time", 11)
-        shot("diffuse")
-        page.click("#tab-train")
-        page.click("#theme")
+        shot(page, "diffuse")
+
+    def draw(page: Page) -> None:
         page.select_option("#data", "draw your own points")
         stroke(page)
-        begin(page, compare=False, steps=500)
+        begin(page, compare=False)
         done(page)
-        shot("draw")
-    with studio(scheme="dark") as page:
-        page.select_option("#data", "rings")
+        shot(page, "draw")
+
+    def compare(page: Page) -> None:
+        page.click("#theme")
         begin(page, compare=True)
         done(page)
-        shot("compare")
+        shot(page, "compare")
         seek(page, "#scrub", 200)
         page.click("#tab-meet")
         wait(lambda: page.locator("#meet-time").is_enabled())
         seek(page, "#meet-time", 8)
-        shot("meet")
+        shot(page, "meet")
+
+    scenes = {"spirals": spirals, "draw": draw, "compare": compare}
+    for name in names:
+        if name not in scenes:
+            raise ValueError(f"expected one of {', '.join(scenes)}, got {name!r}")
+    for name in names or scenes:
+        with studio() as page:
+            scenes[name](page)
 
 
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--figures", type=Path, default=None)
+    parser.add_argument("scenes", nargs="*", help="spirals, draw, compare; all if none")
     given = parser.parse_args(args)
     if given.figures is not None:
-        figures(given.figures)
+        figures(given.figures, given.scenes)
         return
     rows = []
     with studio() as page:

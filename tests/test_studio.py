@@ -522,7 +522,7 @@ def test_a_worker_that_dies_is_replaced(socket):
         child.kill()
     for _ in killed:
         heard = listen(socket, "error", most=5000)
-        assert "ended unexpectedly" in heard["error"][0]["message"]
+        assert "ended unexpectedly" in heard["error"][0]["message"] and heard["error"][0]["over"]
     socket.send_json(TRAIN)
     assert listen(socket, "done")["done"][0]["state"] == "done"
 

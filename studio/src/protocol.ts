@@ -57,12 +57,12 @@ export interface Done {
 export type Said =
   | Hello
   | Done
-  | { op: "error"; message: string; side?: number }
+  | { op: "error"; message: string; side?: number; over?: boolean }
   | { op: "exported"; side: number; path: string; script: string };
 
 export type Numeric = Uint8Array | Uint16Array | Float32Array;
 
-// eslint-free and plain: headers are trusted, they come from our own server
+/** Headers are taken as they come, from our own server. */
 export interface Message {
   header: any;
   arrays: { [name: string]: Numeric };

@@ -25,7 +25,7 @@ import typing
 from functools import cache
 from typing import Any, Literal
 
-from ..config import Config, Network, Optimization, alternatives, encode, kinds
+from ..config import Network, Optimization, alternatives, encode, kinds
 from ..objectives import DCD, Objective
 from ..presets import PRESETS, table_config
 
@@ -129,7 +129,6 @@ def presets() -> dict[str, Any]:
     its own. The networks are smaller and the steps shorter than those of the presets, so that a
     laptop can show them as they learn.
     """
-    set_network, table = PRESETS["fokker"].network, table_config("points.csv")
     mine = PRESETS["fokker"].objectives
     toys = {
         "DCD at many times": mine["dcd"],
@@ -144,7 +143,7 @@ def presets() -> dict[str, Any]:
     }
     drawn: dict[str, Objective] = {
         **toys,
-        "DCD at many times": table.objective,
+        "DCD at many times": table_config("points.csv").objective,
         "DCD of the paper": DCD(step=1e-3),
         "Contrastive divergence": dataclasses.replace(
             toys["Contrastive divergence"], step_size=0.01
@@ -156,20 +155,19 @@ def presets() -> dict[str, Any]:
         "Energy discrepancy": dataclasses.replace(toys["Energy discrepancy"], sigma=0.1),
         "Recovery likelihood": dataclasses.replace(toys["Recovery likelihood"], sigma=0.2),
     }
-    small = lambda network: dataclasses.replace(network, width=64)
+    sharp = Network(features=32, bandwidth=2.0, confine=3.0)  # what a hand draws has fine lines
 
-    def image(objectives: dict[str, Objective], config: Config, steps: int) -> dict[str, Any]:
-        optimization = Optimization(steps=steps, batch=128, rate=3e-3)
+    def image(objectives: dict[str, Objective], network: Network, steps: int) -> dict[str, Any]:
         return {
             "objectives": {name: encode(value) for name, value in objectives.items()},
-            "network": encode(small(config.network)),
-            "optimization": encode(optimization),
+            "network": encode(dataclasses.replace(network, width=64)),
+            "optimization": encode(Optimization(steps=steps, batch=128, rate=3e-3)),
         }
 
     forms = {encode(value)["kind"]: type(value) for value in toys.values()}
     return {
-        "set": image(toys, Config(network=set_network), 1200),
-        "points": image(drawn, table, 800),
+        "set": image(toys, PRESETS["fokker"].network, 1200),
+        "points": image(drawn, sharp, 800),
         "forms": {
             "objectives": {
                 k: {"about": first_sentence(t), "fields": describe(t)} for k, t in forms.items()

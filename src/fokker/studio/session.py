@@ -81,7 +81,7 @@ class Session:
                 side.process.join()
                 side.reader.shutdown(wait=False)
                 message = f"the worker ended unexpectedly, with code {side.process.exitcode}"
-                await self.send_json({"op": "error", "side": i, "message": message})
+                await self.send_json({"op": "error", "side": i, "over": True, "message": message})
                 return
             if verb == "frame":
                 await self.send_bytes(what)
@@ -129,9 +129,10 @@ class Session:
             data = TableData(str(path))
         for i, config in enumerate(job.configs):
             side = self.side(i)
-            side.config = config if data is None else replace(config, data=data)
-            side.folder, side.state, side.step = root / f"run-{self.job}-{i}", "training", 0
-            side.connection.send(("train", self.job, side.config, side.folder))
+            own = config if data is None else replace(config, data=data)
+            folder = root / f"run-{self.job}-{i}"
+            side.connection.send(("train", self.job, own, folder))
+            side.config, side.folder, side.state, side.step = own, folder, "training", 0
 
     async def stop(self, request: dict[str, Any]) -> None:
         only(request)
