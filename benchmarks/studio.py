@@ -4,7 +4,9 @@ The server is started as a user would start it, and a real browser (Chromium, wi
 the page and presses train, with the settings that the page offers, first one objective and then two
 side by side. An update is a frame of new weights that the page has drawn; they are counted over the
 seconds in which all sides train, and the slower side is reported. Server, workers and browser share
-the cores of one machine. The size of the page is that of all its files, each compressed by gzip.
+the cores of one machine, with whatever else runs there; the load before, and the priority that Linux
+gives to the session (`echo -15 > /proc/self/autogroup`, as root, puts it before others), are
+written down. The size of the page is that of all its files, each compressed by gzip.
 
     python benchmarks/studio.py --out results/studio.json
     python benchmarks/studio.py --figures docs/figures
@@ -199,7 +201,12 @@ def main(args: list[str] | None = None) -> None:
     Console(width=140).print(table)
     if given.out is not None:
         command = f"python benchmarks/studio.py --out {given.out}"
-        config = {"data": "rings", "objectives": ["DCD at many times", SECOND]}
+        group = Path("/proc/self/autogroup")
+        config = {
+            "data": "rings",
+            "objectives": ["DCD at many times", SECOND],
+            "priority": group.read_text().strip() if group.exists() else None,
+        }
         results.save(given.out, rows, command, config)
 
 
