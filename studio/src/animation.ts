@@ -88,8 +88,7 @@ export class Evolve extends Animation {
 
   constructor(root: HTMLElement, slider: HTMLInputElement, play: HTMLButtonElement, output: HTMLOutputElement) {
     super(slider, play, output);
-    root.append(this.exact.figure, this.taylor.figure);
-    root.parentElement!.append(this.error.figure);
+    root.append(this.exact.figure, this.taylor.figure, this.error.figure);
   }
 
   draw(): void {

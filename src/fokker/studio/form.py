@@ -129,7 +129,7 @@ def presets() -> dict[str, Any]:
     its own. The networks are smaller and the steps shorter than those of the presets, so that a
     laptop can show them as they learn.
     """
-    mine = PRESETS["fokker"].objectives
+    mine, table = PRESETS["fokker"].objectives, table_config("points.csv")
     toys = {
         "DCD at many times": mine["dcd"],
         "DCD of the paper": DCD(),
@@ -143,7 +143,7 @@ def presets() -> dict[str, Any]:
     }
     drawn: dict[str, Objective] = {
         **toys,
-        "DCD at many times": table_config("points.csv").objective,
+        "DCD at many times": table.objective,
         "DCD of the paper": DCD(step=1e-3),
         "Contrastive divergence": dataclasses.replace(
             toys["Contrastive divergence"], step_size=0.01
@@ -155,9 +155,8 @@ def presets() -> dict[str, Any]:
         "Energy discrepancy": dataclasses.replace(toys["Energy discrepancy"], sigma=0.1),
         "Recovery likelihood": dataclasses.replace(toys["Recovery likelihood"], sigma=0.2),
     }
-    sharp = Network(features=32, bandwidth=2.0, confine=3.0)  # what a hand draws has fine lines
 
-    def image(objectives: dict[str, Objective], network: Network, steps: int) -> dict[str, Any]:
+    def image(objectives: dict[str, Objective], network: Any, steps: int) -> dict[str, Any]:
         return {
             "objectives": {name: encode(value) for name, value in objectives.items()},
             "network": encode(dataclasses.replace(network, width=64)),
@@ -167,7 +166,7 @@ def presets() -> dict[str, Any]:
     forms = {encode(value)["kind"]: type(value) for value in toys.values()}
     return {
         "set": image(toys, PRESETS["fokker"].network, 1200),
-        "points": image(drawn, sharp, 800),
+        "points": image(drawn, table.network, 1000),
         "forms": {
             "objectives": {
                 k: {"about": first_sentence(t), "fields": describe(t)} for k, t in forms.items()
