@@ -23,7 +23,7 @@ from fokker.studio.export import export, script
 from fokker.studio.form import describe, first_sentence, presets
 from fokker.studio.server import HOSTS, STATIC, app
 from fokker.studio.view import View, pack
-from fokker.studio.worker import KEPT, Worker
+from fokker.studio.worker import AHEAD, KEPT, Worker
 from fokker.training import Interrupted, fit
 from pathlib import Path
 
@@ -488,7 +488,7 @@ def test_a_run_that_diverges_says_so_at_once(socket):
 
 
 def test_frames_wait_for_the_page(socket):
-    r"""Without acknowledgements at most two frames are on their way, besides the last."""
+    r"""Without acknowledgements at most three frames are on their way, besides the last."""
     socket.send_json({**TRAIN, "optimization": {"steps": 60, "batch": 8}})
     frames, done = [], None
     while done is None:
@@ -497,7 +497,7 @@ def test_frames_wait_for_the_page(socket):
             done = json.loads(message["text"])
         elif (header := unpack(message["bytes"])[0])["op"] == "frame":
             frames.append(header)
-    assert len(frames) <= 3 and frames[-1]["step"] == 60
+    assert len(frames) <= AHEAD + 1 and frames[-1]["step"] == 60
     # nothing is lost but pictures: every loss has come
     shapes = {part["name"]: part["shape"] for part in frames[-1]["arrays"]}
     assert frames[-1]["first_loss"] + shapes["losses"][0] - 1 == 60

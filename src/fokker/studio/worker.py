@@ -34,7 +34,7 @@ from ..config import Config
 from ..runs import build, first_line
 from ..training import Interrupted, fit
 
-AHEAD = 2  # frames on their way
+AHEAD = 3  # frames on their way
 KEPT = 120  # weights of earlier steps
 TRACED = 3  # steps after which the step is traced for good; a trace must not be disturbed
 
@@ -113,7 +113,7 @@ class Worker:
         }
         while True:
             idle = self.training is None
-            while self.connection.poll(None if idle else 0.005):
+            while self.connection.poll(None if idle else 0.002):
                 try:
                     verb, *arguments = self.connection.recv()
                 except EOFError:
