@@ -311,3 +311,22 @@ def test_commands(tmp_path):
         done = run(*args)
         assert done.returncode == 2, (args, done.stdout, done.stderr)
         assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_watcher_sees_every_step_and_may_stop(tmp_path):
+    seen, whole = [], []
+    run = fit(CONFIG, tmp_path / "whole", watch=lambda *step: bool(whole.append(step)))
+    assert [step for step, *_ in whole] == list(range(1, 9))
+    torch.testing.assert_close(whole[-1][2], dict(run.energy.state_dict()), rtol=0, atol=0)
+
+    def watch(step, loss, average):
+        seen.append(float(loss))
+        return step >= 3
+
+    with pytest.raises(Interrupted, match="after step 3"):
+        fit(CONFIG, tmp_path / "stopped", watch=watch)
+    assert seen == [float(loss) for _, loss, _ in whole[:3]]
+    again = fit(CONFIG, tmp_path / "stopped", resume=True)
+    torch.testing.assert_close(again.energy.state_dict(), run.energy.state_dict(), rtol=0, atol=0)
+    # at the last step there is nothing left to stop
+    assert fit(CONFIG, tmp_path / "last", watch=lambda step, *_: step == 8).step == 8

@@ -539,6 +539,23 @@ class Doctor:
         print(json.dumps(found, indent=2) if self.json else "\n".join(lines(found)))
 
 
+@dataclass(frozen=True)
+class Studio:
+    """Train and look at 2-D energies on a local page; pip install 'fokker[studio]'."""
+
+    port: int = 8377
+    """The port on this machine; 0 for any that is free."""
+    browser: bool = True
+    """Open the page in a browser."""
+    runs: Path = Path("runs")
+    """The folder that runs are exported to."""
+
+    def run(self) -> None:
+        from .studio.server import serve
+
+        serve(self.port, self.browser, self.runs)
+
+
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
     "train": {
@@ -561,6 +578,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,
     },
+    "studio": Studio,
     "bench": Bench,
     "optima": Optima,
     "tables": Tables,

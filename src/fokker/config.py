@@ -341,6 +341,9 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
         for key in value:
             if key not in fields:
                 raise unknown(key, fields, "a key", where)
+        for field in dataclasses.fields(target):
+            if field.default is dataclasses.MISSING and field.name not in value:
+                raise ValueError(f"expected the key {field.name!r} at {where}, got none")
         return target(**{k: decode(hints[k], v, f"{where}.{k}") for k, v in value.items()})
     for t in types_:
         if typing.get_origin(t) is Literal:

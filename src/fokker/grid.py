@@ -10,7 +10,8 @@ the Gaussian kernel in Fourier space,
 .. math:: p_t(y) = \alpha^{-D} \, (p_0(\cdot / \alpha) * \mathcal{N}(0, \sigma^2 I))(y),
 
 and for any other the Fokker–Planck equation itself, with spectral derivatives and Runge–Kutta steps
-of order four.
+of order four. A density is carried by the Langevin diffusion of an energy (`Grid.relax`) as a jump
+process between cells, which leaves that energy's own density exactly as it is.
 """
 
 __all__ = ["Grid"]
@@ -126,12 +127,63 @@ class Grid:
         if isinstance(diffusion, Linear):
             alpha, sigma = (float(c) for c in diffusion.transition(start, end))
             shrunk = lambda x: value(energy, x / alpha) + self.dim * math.log(alpha)
-            e = self.evaluate(shrunk)
-            density = self._smooth(self._square(torch.exp(e.min() - e)), sigma)
-        else:
-            e = self.evaluate(energy)
-            density = self._fokker_planck(self._square(torch.exp(e.min() - e)), diffusion, s, t)
+            return self.blur(self.evaluate(shrunk), sigma)
+        e = self.evaluate(energy)
+        density = self._fokker_planck(self._square(torch.exp(e.min() - e)), diffusion, s, t)
         return e.min() - torch.log(density.clamp_min(0).flatten())
+
+    def blur(self, e: Tensor, sigma: float) -> Tensor:
+        r"""Returns the energy at all centers after noise of standard deviation `sigma`, from the
+        energy at all centers: its evolution under a diffusion without drift."""
+        e = e.to(torch.float64)
+        density = self._smooth(self._square(torch.exp(e.min() - e)), sigma)
+        return e.min() - torch.log(density.clamp_min(0).flatten())
+
+    def relax(self, p: Tensor, e: Tensor, times: list[float]) -> list[Tensor]:
+        r"""Returns the density p carried to several times by the Langevin diffusion of an energy,
+        both given at all centers in two dimensions.
+
+        Mass jumps between neighboring cells i and j at the rates
+        :math:`k_{ij} = B(E_j - E_i) / 2 h^2` with :math:`B(u) = u / (e^u - 1)` (Scharfetter and
+        Gummel), of second order in the spacing h. They balance in detail, so that
+        :math:`e^{-E}` stands still to rounding and :math:`\mathrm{KL}(p_t \| e^{-E} / Z)` falls at
+        every step; the border reflects. Steps are explicit, as long as they keep p positive.
+
+        Arguments:
+            p: The density at all centers, with shape :math:`(N^2)`.
+            e: The energy at all centers, with shape :math:`(N^2)`, finite.
+            times: The times, from 0 upwards.
+        """
+        if self.dim != 2:
+            raise ValueError(f"expected a grid of two dimensions, got {self.dim}")
+        if not times or sorted(times) != list(times) or times[0] < 0:
+            raise ValueError(f"expected times from 0 upwards, got {times}")
+        p, e = (self._square(f.to(torch.float64)) for f in (p, e))
+        if not torch.isfinite(e).all():
+            raise ValueError("expected a finite energy at all centers, got one that is not")
+        bernoulli = lambda u: torch.where(u.abs() < 1e-6, 1 - u / 2, u / torch.expm1(u))
+        rates = []  # along each axis: to the next cell, and back
+        for axis in (0, 1):
+            u = torch.diff(e, dim=axis)
+            rates.append((bernoulli(u) / (2 * self.cell), bernoulli(-u) / (2 * self.cell)))
+        outflow = torch.zeros_like(p)
+        for axis, (there, back) in enumerate(rates):
+            outflow.narrow(axis, 0, self.size - 1).add_(there)
+            outflow.narrow(axis, 1, self.size - 1).add_(back)
+        longest, now, out = 0.9 / float(outflow.max()), 0.0, []
+        for t in times:
+            steps = math.ceil((t - now) / longest)
+            for _ in range(steps):
+                q = p.clone()
+                for axis, (there, back) in enumerate(rates):
+                    low, high = p.narrow(axis, 0, self.size - 1), p.narrow(axis, 1, self.size - 1)
+                    flow = (t - now) / steps * (there * low - back * high)
+                    q.narrow(axis, 0, self.size - 1).sub_(flow)
+                    q.narrow(axis, 1, self.size - 1).add_(flow)
+                p = q
+            now = t
+            out.append(p.flatten())
+        return out
 
     def _square(self, f: Tensor) -> Tensor:
         return f.reshape((self.size,) * self.dim)

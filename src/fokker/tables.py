@@ -202,6 +202,7 @@ def render(text: str, root: Path) -> str:
         "trust": lambda: trust_table(root / "results/trust.json"),
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
         "generation": lambda: generation_table(root / "results/generation.json"),
+        "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)
 
@@ -327,6 +328,35 @@ def trust_table(path: Path, check: str | None = None) -> str:
     missing = [name for name in TRUST if name not in found and check in {None, name}]
     lines += [[name, "–", "–", f"not measured yet: `{TRUST[name]}`", "–"] for name in missing]
     return results.markdown(("check", "value", "unit", "detail", "commit, machine"), lines)
+
+
+STUDIO_HEADER = (
+    "machine",
+    "sides",
+    "updates a second",
+    "steps a second",
+    "load before",
+    "page, kB",
+)
+
+
+def studio_table(path: Path) -> str:
+    r"""Returns how fast the studio draws, and the size of its page; a note while there are none."""
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/studio.py --out results/studio.json` does."
+    content = results.load(path)
+    lines = [
+        [
+            content["hardware"],
+            str(row["sides"]),
+            f"{row['updates_per_second']:.1f}",
+            f"{row['steps_per_second']:.1f}",
+            f"{row['load_before']:.1f}",
+            f"{row['page_gzip_bytes'] / 1000:.1f}",
+        ]
+        for row in content["rows"]
+    ]
+    return results.markdown(STUDIO_HEADER, lines)
 
 
 DENOISING_HEADER = ("set", "method", "σ = 0.3", "σ = 0.6", "σ = 0.9", "rule", "GPU s")

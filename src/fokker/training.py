@@ -49,6 +49,7 @@ from .tasks import Task, task_of
 
 Line = dict[str, Any]
 Progress = Callable[[int, Line], None]
+Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
 
 
 class Diverged(FloatingPointError):
@@ -309,6 +310,7 @@ def fit(
     progress: Progress = lambda step, line: None,
     minutes: float | None = None,
     say: Callable[[str], None] = lambda text: None,
+    watch: Look = lambda step, loss, average: False,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
@@ -321,9 +323,12 @@ def fit(
             `metrics.jsonl`, and once a step with an empty line; on rank 0.
         minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
         say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank 0.
+        watch: Called once a step with the number of steps done, the loss and the averaged weights,
+            which the next step overwrites. If it returns true, training saves and stops, as if
+            interrupted; the last step is the end in any case.
     """
     with join(config.device) as ranks, stop_requests() as stops:
-        return train(config, Path(out), resume, progress, minutes, say, ranks, stops)
+        return train(config, Path(out), resume, progress, minutes, say, watch, ranks, stops)
 
 
 def train(
@@ -333,6 +338,7 @@ def train(
     progress: Progress,
     minutes: float | None,
     say: Callable[[str], None],
+    watch: Look,
     ranks: Ranks,
     stops: list[int],
 ) -> Run:
@@ -360,18 +366,20 @@ def train(
             task.preview(run.shadow, ranks.device, folder, run.done)
 
     ranks.once(write)
-    clock = time.perf_counter()
+    clock, asked = time.perf_counter(), False  # to stop
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
+        asked = asked or late or bool(stops)
         generator = step_generator(config, run.done, run.trial, ranks.device)
         x = task.batch(optimization.batch, generator)
-        result, rate = run.advance(x, generator, bool(stops) or late)
+        result, rate = run.advance(x, generator, asked)
         progress(run.done, {})
+        asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
 
         # look at it, every few steps and before it is saved
         due = run.done % config.evaluate == 0 or run.done == optimization.steps
-        stopping = ranks.size == 1 and (bool(stops) or late) and run.done < optimization.steps
+        stopping = ranks.size == 1 and asked and run.done < optimization.steps
         if not (due or stopping or run.watch.full):
             continue
         fall, flagged = run.watch.read()

@@ -1,0 +1,123 @@
+r"""Export: a run of the studio as a run folder, with the script that makes it again.
+
+The folder is the one that `fokker.fit` wrote, copied; `fokker.load`, `fokker report` and `fokker
+evaluate` read it. Beside it lies `script.py`, which holds the configuration as Python and calls
+`fokker.fit` with it: on the same machine and versions it gives the same weights, bit for bit. Drawn
+points come along in `points.csv`.
+"""
+
+__all__ = ["export", "script"]
+
+import dataclasses
+import shutil
+
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, TableData, dumps
+from ..runs import read_config, write_text
+
+WIDTH = 88
+
+
+def classes(value: Any) -> dict[str, set[str]]:
+    r"""Returns the names of the dataclasses in a configuration, by the module to import from."""
+    found: dict[str, set[str]] = {}
+    if dataclasses.is_dataclass(value):
+        module = ".".join(type(value).__module__.split(".")[:2])
+        found.setdefault(module, set()).add(type(value).__name__)
+        for field in dataclasses.fields(value):
+            for name, more in classes(getattr(value, field.name)).items():
+                found.setdefault(name, set()).update(more)
+    return found
+
+
+def source(value: Any, indent: int = 0) -> str:
+    r"""Returns a configuration as Python, one argument a line where it is long. Arguments that are
+    the defaults of their class are written too: a later version may change them."""
+    if isinstance(value, Path):
+        return 'str(here / "points.csv")'
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    name = type(value).__name__
+    line = f"{name}({', '.join(f'{k}={source(v)}' for k, v in fields)})"
+    if len(line) + indent <= WIDTH:
+        return line
+    pad = " " * (indent + 4)
+    lines = [f"{pad}{k}={source(v, indent + 4)},\n" for k, v in fields]
+    return f"{name}(\n{''.join(lines)}{' ' * indent})"
+
+
+def script(config: Config, step: int) -> str:
+    r"""Returns the script of a run.
+
+    Arguments:
+        config: The configuration.
+        step: The step after which it was stopped, or the last.
+    """
+    if isinstance(config.data, TableData):
+        data = dataclasses.replace(config.data, path=Path("points.csv"))  # pyright: ignore
+        config = dataclasses.replace(config, data=data)
+    imports = [
+        f"from {module} import {', '.join(sorted(names))}"
+        for module, names in sorted(classes(config).items())
+    ]
+    whole = step >= config.optimization.steps
+    if whole:
+        fit = 'run = fokker.fit(config, here / "again")'
+    else:
+        imports.append("from fokker.training import Interrupted")
+        fit = (
+            f"try:  # it was stopped after step {step}\n"
+            f'    fokker.fit(config, here / "again", watch=lambda step, *_: step == {step})\n'
+            "except Interrupted as stop:\n"
+            "    run = fokker.load(stop.folder)"
+        )
+    new = "\n"
+    return f'''r"""A run of fokker studio. `python script.py` trains it anew, into the folder `again`."""
+
+import fokker
+import torch
+
+{new.join(sorted([*imports, "from pathlib import Path"]))}
+
+torch.set_num_threads(1)  # as in the studio
+here = Path(__file__).parent
+config = {source(config)}
+{fit}
+print(run.weights, run.judged)
+'''
+
+
+def free(folder: Path) -> Path:
+    r"""Returns a folder that does not exist yet, by a number at its end."""
+    candidate, n = folder, 2
+    while candidate.exists():
+        candidate, n = folder.with_name(f"{folder.name}-{n}"), n + 1
+    return candidate
+
+
+def export(run: Path, runs: Path, name: str, step: int) -> tuple[Path, str]:
+    r"""Copies a run into a folder of runs, and returns where it is and its script.
+
+    Arguments:
+        run: The run folder.
+        runs: The folder of runs.
+        name: The name of the copy; a number is added where it is taken.
+        step: The step of the run.
+    """
+    config = read_config(run)
+    target = free(runs / name)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(run, partial)
+    if isinstance(config.data, TableData):
+        shutil.copy(config.data.path, partial / "points.csv")
+        moved = dataclasses.replace(config.data, path=str((target / "points.csv").resolve()))
+        config = dataclasses.replace(config, data=moved)
+        write_text(partial / "config.toml", dumps(config))
+    text = script(config, step)
+    write_text(partial / "script.py", text)
+    partial.rename(target)
+    return target, text
