@@ -37,6 +37,8 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 from typing import Any, NamedTuple
 
+from .checks import brief
+
 VERSION = 3  # of the layout above
 LIMIT = 15 * 2**20  # bytes a part
 HEADER = 2**24  # bytes of checkpoint.json
@@ -48,7 +50,10 @@ DTYPES = {
     )
 }  # fmt: skip
 # what reading a damaged or hostile checkpoint may raise
-BROKEN = (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, OSError)
+BROKEN = (
+    SafetensorError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, OSError,
+    OverflowError,
+)  # fmt: skip
 
 
 class Name(NamedTuple):
@@ -228,7 +233,8 @@ def seal(content: dict[str, Any]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    line = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return f"no {line}" if isinstance(error, KeyError) else line
 
 
 def broken(path: Path, error: Exception) -> ValueError:
@@ -248,7 +254,7 @@ def header_of(path: Path) -> dict[str, Any]:
     r"""Returns the header of a checkpoint, unchecked; an empty one if there is none to be read."""
     try:
         content = json.loads(text_of(path / "checkpoint.json"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -282,12 +288,12 @@ def newest(folder: Path, training: bool = False) -> Checkpoint:
         if isinstance(version, int) and version > VERSION:
             raise ValueError(
                 f"expected a checkpoint of version {VERSION} or older in {path}, got version"
-                f" {version}; use a newer fokker"
+                f" {brief(version)}; use a newer fokker"
             )
         if training and isinstance(version, int) and version < VERSION:
             raise ValueError(
                 f"expected a checkpoint of version {VERSION} in {path} to go on from, got version"
-                f" {version}, whose optimizer state is pickled; it can be read, not resumed: train"
+                f" {brief(version)}, whose optimizer state is pickled; it can be read, not resumed: train"
                 " it again"
             )
         try:
@@ -314,29 +320,44 @@ def read(path: Path) -> Checkpoint:
         said, best = header["best"], None
         if said is not None:
             weights = under(tensors, "best")
-            best = Best(int(said["step"]), float(said["value"]), weights, said["card"])
+            best = Best(int(said["step"]), float(said["value"]), weights, dict(said["card"]))
         adam: dict[str, dict[str, Tensor]] = {}
         for name, t in under(tensors, "adam").items():
             parameter, _, field = name.rpartition("/")
             adam.setdefault(parameter, {})[field] = t
         state, leader = under(tensors, "state"), header["leader"]
+        lines, watch = header["lines"], header["watch"]
+        if lines is not None:
+            lines = [line | {"step": int(line["step"])} for line in lines]
+        if watch is not None:
+            watch = {name: [float(v) for v in values] for name, values in watch.items()}
         return Checkpoint(
             int(header["step"]),
-            tuple(header["shape"]),
+            shape_of(header["shape"]),
             under(tensors, "model"),
             under(tensors, "average"),
             adam,
             tuple(state[str(i)] for i in range(len(state))),
             best,
-            header["lines"],
+            lines,
             int(header["trial"]),
             tuple(Name(*map(int, pair)) for pair in header["back"]),
-            header["watch"],
+            watch,
             leader and (float(leader[0]), Name(*map(int, leader[1]))),
             float(header["seconds"]),
         )
     except BROKEN as error:
         raise broken(path, error) from None
+
+
+def shape_of(sizes: Any) -> tuple[int, ...]:
+    r"""Returns the shape of a point that was read."""
+    if not isinstance(sizes, list) or not 1 <= len(sizes) <= 8:
+        raise ValueError(f"expected the shape of a point, got {brief(sizes)}")
+    for n in sizes:
+        if type(n) is not int or not 1 <= n < 2**31:
+            raise ValueError(f"expected the shape of a point, got {brief(sizes)}")
+    return tuple(sizes)
 
 
 def under(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
@@ -348,10 +369,10 @@ def read_tensors(path: Path, header: dict[str, Any]) -> dict[str, Tensor]:
     pieces: dict[str, dict[int, Tensor]] = {}
     for file, said in header["files"].items():
         if not re.fullmatch(r"part-\d{4,}\.safetensors", file):
-            raise ValueError(f"{file!r} is no name of a part")
+            raise ValueError(f"{brief(file)} is no name of a part")
         size, told = (path / file).stat().st_size, int(said["bytes"])
-        if size != told:
-            raise ValueError(f"{file} has {size} bytes instead of {told}")
+        if size != told or size > LIMIT:
+            raise ValueError(f"{file} has {size} bytes instead of {brief(min(told, LIMIT))}")
         data = (path / file).read_bytes()
         if hashlib.sha256(data).hexdigest() != said["sha256"]:
             raise ValueError(f"{file} is not what was written")
@@ -363,10 +384,10 @@ def read_tensors(path: Path, header: dict[str, Any]) -> dict[str, Tensor]:
         dtype, shape = DTYPES[said["dtype"]], [int(n) for n in said["shape"]]
         flat = torch.cat([t for _, t in sorted(pieces.pop(name).items())])
         if flat.dtype != dtype or flat.numel() != math.prod(shape):
-            raise ValueError(f"{name} has {flat.numel()} numbers of {flat.dtype}")
+            raise ValueError(f"{name[:80]} has {flat.numel()} numbers of {flat.dtype}")
         tensors[name] = flat.reshape(shape)
     if pieces:
-        raise ValueError(f"{min(pieces)} is in a part, but not in checkpoint.json")
+        raise ValueError(f"{min(pieces)[:80]} is in a part, but not in checkpoint.json")
     return tensors
 
 
@@ -376,7 +397,7 @@ def read_old(path: Path, header: dict[str, Any]) -> Checkpoint:
     if (path / "best.json").exists():
         said = json.loads(text_of(path / "best.json"))
         weights = load_file(path / "best.safetensors")
-        best = Best(int(said["step"]), float(said["value"]), weights, said["card"])
+        best = Best(int(said["step"]), float(said["value"]), weights, dict(said["card"]))
     shape = header.get("shape") or [2 if best is None else len(best.card["columns"])]
     model, average = (load_file(path / f"{kind}.safetensors") for kind in ("model", "average"))
-    return Checkpoint(int(header["step"]), tuple(shape), model, average, best=best)
+    return Checkpoint(int(header["step"]), shape_of(shape), model, average, best=best)

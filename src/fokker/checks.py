@@ -8,6 +8,7 @@ expected; none replaces a value.
 __all__ = [
     "align",
     "between",
+    "brief",
     "constant",
     "device",
     "dimension",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 import math
+import sys
 import torch
 
 from collections.abc import Iterable
@@ -89,9 +91,19 @@ def images(x: Tensor, channels: int | None = None, multiple: int = 1) -> Tensor:
     return x
 
 
+def brief(value: object, length: int = 80) -> str:
+    r"""Returns a value as an error shows it: in one line, and cut if it is long."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value[:length] if isinstance(value, str) else value)
+    return text if len(text) <= length + 2 else f"{text[:length]}..."
+
+
 def number(value: object) -> bool:
     r"""Returns whether a value is a finite number, and not a truth value."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # false of NaN, and of a longer integer
 
 
 def instance(kind: type, names: Iterable[str], **values: object) -> None:
@@ -107,28 +119,30 @@ def positive(**values: float) -> None:
     r"""Raises unless every named value is a finite number above zero."""
     for name, value in values.items():
         if not (number(value) and value > 0):
-            raise ValueError(f"expected {name} to be a finite number > 0, got {value!r}")
+            raise ValueError(f"expected {name} to be a finite number > 0, got {brief(value)}")
 
 
 def positive_integer(**values: int) -> None:
     r"""Raises unless every named value is an integer of one or more."""
     for name, value in values.items():
         if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-            raise ValueError(f"expected {name} to be an integer >= 1, got {value!r}")
+            raise ValueError(f"expected {name} to be an integer >= 1, got {brief(value)}")
 
 
 def between(low: float, high: float, **values: float) -> None:
     r"""Raises unless every named value lies in the closed interval from `low` to `high`."""
     for name, value in values.items():
         if not (number(value) and low <= value <= high):
-            raise ValueError(f"expected {name} between {low} and {high}, got {value!r}")
+            raise ValueError(f"expected {name} between {low} and {high}, got {brief(value)}")
 
 
 def one_of(names: tuple[str, ...], **values: str) -> None:
     r"""Raises unless every named value is one of `names`."""
     for name, value in values.items():
         if value not in names:
-            raise ValueError(f"expected {name} to be one of {', '.join(names)}, got {value!r}")
+            raise ValueError(
+                f"expected {name} to be one of {', '.join(names)}, got {brief(value)}"
+            )
 
 
 def device(name: str) -> torch.device:

@@ -50,6 +50,9 @@ from .objectives import (
     Uniform,
 )
 
+LONGEST = 2**14  # characters of a file; reading a long key takes the square of its length
+DEEPEST = 8  # tables within each other
+
 
 @dataclass(frozen=True)
 class ToyData:
@@ -105,6 +108,12 @@ class ImageData:
     """Whether training images are mirrored at random."""
 
 
+def check_images(shape: tuple[int, ...]) -> None:
+    r"""Raises unless a point is an image."""
+    if len(shape) != 3:
+        raise ValueError(f"expected images of shape (C, H, W), got {shape}")
+
+
 @dataclass(frozen=True)
 class Network:
     r"""A multi-layer perceptron energy, with an optional confining quadratic."""
@@ -122,8 +131,13 @@ class Network:
     confine: float | None = None
     """The standard deviation of a quadratic added to the energy; none if not given."""
 
+    def __post_init__(self) -> None:
+        checks.between(2, 1000, layers=self.layers)
+
     def build(self, shape: tuple[int, ...]) -> Energy:
         r"""Returns the energy of points of a shape :math:`(D)`, initialized from the global RNG."""
+        if len(shape) != 1:
+            raise ValueError(f"expected points of shape (D) for a perceptron, got {shape}")
         (dim,) = shape
         net = MLP(dim, self.width, self.layers, self.activation, self.features, self.bandwidth)
         return net if self.confine is None else net + Quadratic(self.confine)
@@ -144,8 +158,12 @@ class ResNet:
     precision: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the layers."""
 
+    def __post_init__(self) -> None:
+        checks.between(10, 1000, depth=self.depth)
+
     def build(self, shape: tuple[int, ...]) -> Energy:
         r"""Returns the energy of images (C, H, W), initialized from the global RNG."""
+        check_images(shape)
         return WideResNet(
             shape[0], self.depth, self.widen, self.activation, self.form, self.precision
         )
@@ -166,8 +184,12 @@ class UNet:
     precision: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the layers."""
 
+    def __post_init__(self) -> None:
+        checks.between(1, 100, blocks=self.blocks)
+
     def build(self, shape: tuple[int, ...]) -> Energy:
         r"""Returns the network of images (C, H, W), initialized from the global RNG."""
+        check_images(shape)
         own = {
             "blocks": self.blocks,
             "head": math.gcd(64, 2 * self.width),
@@ -315,22 +337,28 @@ def alternatives(annotation: Any) -> tuple[type, ...]:
 
 
 def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"expected {what} at {where}, one of {', '.join(known)}, got {name!r}{hint}")
+    listed, got = ", ".join(known), checks.brief(name)
+    return ValueError(f"expected {what} at {where}, one of {listed}, got {got}{hint}")
 
 
 def decode(annotation: Any, value: object, where: str = "config") -> Any:
     r"""Returns the configuration of a type whose image is `value`."""
     types_ = alternatives(annotation)
+    if where.count(".") > DEEPEST:
+        raise ValueError(
+            f"expected at most {DEEPEST} tables within each other, got more at {where}"
+        )
     if isinstance(value, dict):
         named = kinds(types_)
         plain = [t for t in types_ if dataclasses.is_dataclass(t)]
         if named:
             value = dict(value)
             kind = value.pop("kind", "mlp" if "mlp" in named else None)  # as once written
-            if kind not in named:
-                raise unknown(str(kind), list(named), "a kind", where)
+            if not isinstance(kind, str) or kind not in named:
+                got = kind if isinstance(kind, str) else checks.brief(kind)
+                raise unknown(got, list(named), "a kind", where)
             target = named[kind]
         elif plain:
             target = plain[0]
@@ -349,13 +377,16 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
         if typing.get_origin(t) is Literal:
             if value in typing.get_args(t):
                 return value
-            raise unknown(str(value), list(typing.get_args(t)), "a value", where)
+            got = value if isinstance(value, str) else checks.brief(value)
+            raise unknown(got, list(typing.get_args(t)), "a value", where)
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise ValueError(f"expected a number of 64 bits at {where}, got {checks.brief(value)}")
         if t is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
         if t in {int, str, bool} and type(value) is t:
             return value
     expected = " or ".join(getattr(t, "__name__", str(t)) for t in types_)
-    raise ValueError(f"expected {expected} at {where}, got {value!r}")
+    raise ValueError(f"expected {expected} at {where}, got {checks.brief(value)}")
 
 
 def dumps(config: Config) -> str:
@@ -367,10 +398,14 @@ def dumps(config: Config) -> str:
 
 def loads(text: str) -> Config:
     r"""Returns the configuration that a TOML text describes."""
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"expected a configuration of at most {LONGEST} characters, got {len(text)}"
+        )
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"expected a configuration in TOML, got a text that is not: {error}"
+            f"expected a configuration in TOML, got a text that is not: {str(error)[:200]}"
         ) from None
     return decode(Config, content)

@@ -25,9 +25,10 @@ from torch import Tensor
 from typing import Any
 
 from . import config as configs
-from .checkpoints import VERSION, Best, Checkpoint, read
+from .checkpoints import BROKEN, VERSION, Best, Checkpoint, first_line, read
 from .checkpoints import newest as read_checkpoint
 from .checkpoints import write as write_checkpoint
+from .checks import brief
 from .config import Config, TableData
 from .energies import Energy
 from .samplers import MALA, Annealed, geometric
@@ -103,11 +104,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         return [
-            {"step": int((line := json.loads(text))["step"]), **line}
+            (line := json.loads(text)) | {"step": int(line["step"])}
             for text in path.read_text().splitlines()
         ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"expected lines of JSON with a step in {path}, got {error}") from None
+    except BROKEN as error:
+        raise ValueError(
+            f"expected lines of JSON with a step in {path}, got {first_line(error)}"
+        ) from None
 
 
 def read_config(folder: Path) -> Config:
@@ -115,7 +118,13 @@ def read_config(folder: Path) -> Config:
     path = folder / "config.toml"
     if not path.exists():
         raise ValueError(f"expected a run folder with a config.toml, got {folder}, which has none")
-    return configs.loads(path.read_text())
+    with path.open("rb") as file:
+        content = file.read(4 * configs.LONGEST + 1)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected a text in UTF-8 in {path}, got {error}") from None
+    return configs.loads(text)
 
 
 def build(config: Config, shape: tuple[int, ...]) -> Energy:
@@ -123,6 +132,40 @@ def build(config: Config, shape: tuple[int, ...]) -> Energy:
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         return config.network.build(shape)
+
+
+def restore(
+    config: Config, shape: tuple[int, ...], weights: dict[str, Tensor], place: Path
+) -> Energy:
+    r"""Returns the energy of a configuration with weights that were read.
+
+    The network is made without storage first: one that does not fit the weights is refused before it
+    takes any memory, so that a file of a few bytes cannot ask for a network of any size.
+
+    Arguments:
+        config: The configuration.
+        shape: The shape of a point.
+        weights: The weights by name.
+        place: Where the configuration lies, for the error.
+    """
+    try:
+        with torch.device("meta"):
+            blank = config.network.build(shape).state_dict()
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(
+            f"expected a network of a usual size in {place}: {first_line(error)}"
+        ) from None
+    for name in sorted(blank.keys() | weights.keys()):
+        mine, theirs = blank.get(name), weights.get(name)
+        if mine is None or theirs is None or mine.shape != theirs.shape:
+            shapes = ["none" if t is None else str(tuple(t.shape)) for t in (mine, theirs)]
+            raise ValueError(
+                f"expected weights of the network in {place}, got others: {brief(name)} is"
+                f" {shapes[0]} there and {shapes[1]} here"
+            )
+    energy = build(config, shape)
+    energy.load_state_dict(weights)
+    return energy
 
 
 def load(path: str | Path, best: bool = False) -> Run:
@@ -157,16 +200,15 @@ def load(path: str | Path, best: bool = False) -> Run:
             f"expected weights chosen by validation rows in {folder}, got none: it was stopped"
             " before its first evaluation (resume it), or made by an older fokker (train it again)"
         )
-    energy = build(config, checkpoint.shape)
-    try:
-        energy.load_state_dict(checkpoint.average if chosen is None else chosen.weights)
-    except RuntimeError as error:
-        raise ValueError(
-            f"expected weights of the network in {folder / 'config.toml'}, got others: "
-            + str(error).splitlines()[-1].strip()
-        ) from None
+    weights = checkpoint.average if chosen is None else chosen.weights
+    energy = restore(config, checkpoint.shape, weights, folder / "config.toml")
     if chosen is not None:
-        energy = TableEnergy(energy, chosen.card)
+        try:
+            energy = TableEnergy(energy, chosen.card)
+        except BROKEN as error:
+            raise ValueError(
+                f"expected the columns of a table in {folder}, got others: {first_line(error)}"
+            ) from None
     energy.requires_grad_(False)
     found = read_metrics(folder)
     lines = checkpoint.lines  # those that go with the weights

@@ -29,9 +29,9 @@ from safetensors.torch import load, save_file
 from typing import Any
 
 from . import config as configs
-from .checkpoints import BROKEN, first_line
+from .checkpoints import BROKEN, first_line, shape_of
 from .config import ImageData, UNet
-from .runs import Run, build
+from .runs import Run, restore
 
 ROOT = Path(__file__).parent / "weights"
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
@@ -67,7 +67,7 @@ def read(name: str, root: Path = ROOT) -> Run:
             f"expected a run folder, or a shipped energy, {listed}, got {name}, which does not exist"
         )
     folder = root / name
-    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    lines = (folder / "SHA256SUMS").read_bytes().decode(errors="replace").splitlines()
     said = {file: code for code, _, file in (line.partition("  ") for line in lines)}
     contents: dict[str, bytes] = {}
     for file in FILES:
@@ -78,19 +78,19 @@ def read(name: str, root: Path = ROOT) -> Run:
                 f"{path}: expected the file whose checksum is in SHA256SUMS, got another;"
                 " install fokker again"
             )
-    config = configs.loads(contents["config.toml"].decode())
-    card = json.loads(contents["card.json"])
-    energy = build(config, tuple(card["shape"]))
     try:
+        config = configs.loads(contents["config.toml"].decode())
+        card = json.loads(contents["card.json"])
+        step, shape = int(card["step"]), shape_of(card["shape"])
+        metrics = card["metrics"] | {"step": int(card["metrics"]["step"])}
         weights = {k: v.float() for k, v in load(contents["model.safetensors"]).items()}
-        energy.load_state_dict(weights)
+        energy = restore(config, shape, weights, folder / "config.toml")
     except BROKEN as error:
         raise ValueError(
-            f"{folder}: expected weights of its network: {first_line(error)}"
+            f"{folder}: expected an energy and weights of its network: {first_line(error)}"
         ) from None
     energy.requires_grad_(False)
-    step, shape = int(card["step"]), tuple(card["shape"])
-    return Run(folder, config, energy, shape, step, step, [card["metrics"]])
+    return Run(folder, config, energy, shape, step, step, [metrics])
 
 
 def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:

@@ -11,7 +11,7 @@ resizes it, antialiased (Lanczos); without it no pixel is changed.
 
 The pixels are kept in the cache (`fokker.data.cache`) under the hash of the names and contents of all
 files read, which costs a tenth of a second for 100 MB and cannot mistake one set for another. A set
-has at most 8 GiB of pixels.
+has at most 8 GiB of pixels, and a row group of Parquet at most 2 GiB of files.
 """
 
 __all__ = ["Images", "read_images"]
@@ -34,6 +34,7 @@ from .. import checks
 VERSION = 1  # of what is cached
 TOTAL = 2**33  # bytes of pixels
 COLUMNS = ("image", "img")
+GROUP = 2**31  # bytes of a row group, not compressed
 ROWS = 8  # read at once; a row of a small file may be long
 
 
@@ -174,6 +175,10 @@ def parquet_rows(path: Path) -> Iterator[bytes | None]:
 
     column = image_column(path)
     with damage(path), pq.ParquetFile(path) as file:
+        for i in range(file.num_row_groups):
+            size = file.metadata.row_group(i).total_byte_size
+            if size > GROUP:
+                raise ValueError(f"a row group of {size} bytes is longer than {GROUP}")
         for batch in file.iter_batches(ROWS, columns=[f"{column}.bytes"], use_threads=False):
             yield from batch.column(0).flatten()[0].to_pylist()
 
@@ -201,5 +206,5 @@ def damage(path: Path) -> Generator[None, None, None]:
     try:
         yield
     except Exception as error:  # of many kinds, on damaged bytes
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{path}: expected a whole .parquet file: {reason}") from error

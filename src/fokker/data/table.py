@@ -8,7 +8,7 @@ rows. Its density in the units of the file is
 
 A file is ``.csv`` or ``.tsv``, text in UTF-8 whose columns are separated by tabs, semicolons or,
 without these, commas; ``.npy``, an array :math:`(N, D)`, or :math:`(N)` for a single column; or
-``.parquet``, columns of numbers. The first line of a text is a header if none of its cells is
+``.parquet``, columns of numbers, at most :math:`2^{28}`. The first line of a text is a header if none of its cells is
 a number. Columns without names are called `x0`, `x1` and so on. Blank lines at the end are left
 out and nothing else is skipped or filled in: a cell that is not a finite number is an error that
 names the file, the column, and the line of the text or the row, counted from 1.
@@ -20,6 +20,7 @@ import csv
 import io
 import math
 import numpy as np
+import os
 import re
 import torch
 
@@ -33,6 +34,8 @@ from typing import Any, BinaryIO
 from .. import checks
 
 LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in float32
+NUMBERS = 2**28  # of a Parquet file
+HEAD = 2**20  # characters in which the separator is looked for
 MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 
 
@@ -65,7 +68,8 @@ def numbered(d: int) -> tuple[str, ...]:
 def named(place: str, names: Sequence[str]) -> tuple[str, ...]:
     for j, name in enumerate(names or [""]):
         if not name or name in names[:j]:
-            raise ValueError(f"{place}, column {j + 1}: expected a name of its own, got {name!r}")
+            got = checks.brief(name, 40)
+            raise ValueError(f"{place}, column {j + 1}: expected a name of its own, got {got}")
     return tuple(names)
 
 
@@ -86,7 +90,8 @@ def fault(place: str, names: Sequence[str], j: int, text: str) -> ValueError:
         got = f"the text {got}"
     elif "inf" not in text.lower():
         got = f"{got}, beyond float32 ({LIMIT:.3g})"
-    return ValueError(f"{place}, column {j + 1} {names[j]!r}: expected a finite number, got {got}")
+    name = checks.brief(names[j], 40)
+    return ValueError(f"{place}, column {j + 1} {name}: expected a finite number, got {got}")
 
 
 def decode(path: Path, how: Callable[[BinaryIO], Any]) -> Any:
@@ -94,13 +99,14 @@ def decode(path: Path, how: Callable[[BinaryIO], Any]) -> Any:
         try:
             return how(file)
         except Exception as error:  # of many kinds, on damaged bytes
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path}: expected a whole {path.suffix} file: {reason}") from error
 
 
 def read_text(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     text = decode(path, lambda file: file.read().decode("utf-8-sig")).rstrip("\r\n ")
-    found = re.match(r'(?:"[^"]*"|[^"\r\n\t;])*([\t;])', text)  # in the first row, unquoted
+    # in the first row, unquoted; in its beginning, as a match takes memory by the character
+    found = re.match(r'(?:"[^"]*"|[^"\r\n\t;])*([\t;])', text[:HEAD])
     mark = found[1] if found else ","
     names, first, line, values = (), 0, 0, array("d")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
@@ -114,7 +120,7 @@ def read_text(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
                     names = named(place, [cell.strip() for cell in cells])
                     continue
                 if texts:
-                    got = f"{texts[0]!r} beside numbers"
+                    got = f"{checks.brief(texts[0], 40)} beside numbers"
                     raise ValueError(f"{place}: expected only names or only numbers, got {got}")
                 names = numbered(len(cells))
             if len(cells) != len(names):
@@ -132,12 +138,31 @@ def read_text(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     return np.frombuffer(values).reshape(-1, len(names)), names
 
 
+def array_of(file: BinaryIO) -> np.ndarray:
+    r"""Returns the array of a file, if the file is as long as its header says."""
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in read:
+        raise ValueError(f"version {version} is not 1.0 or 2.0")
+    shape, _, dtype = read[version](file)
+    size, left = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+    if not dtype.hasobject and size != left:
+        raise ValueError(f"{left} bytes are no array of shape {shape} and {dtype}")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
 def read_npy(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    x = decode(path, lambda file: np.lib.format.read_array(file, allow_pickle=False))
+    x = decode(path, array_of)
     if x.dtype.kind not in "iuf":
         raise ValueError(f"{path}: expected an array of real numbers, got dtype {x.dtype}")
     if x.ndim not in {1, 2} or 0 in x.shape[1:]:
         raise ValueError(f"{path}: expected an array of shape (N, D) or (N), got shape {x.shape}")
+    if len(x) < 2:  # before its columns are counted, of which no row may have any number
+        raise ValueError(f"{path}: expected 2 rows or more, got {len(x)}")
     x = x[:, None] if x.ndim == 1 else x
     return x.astype(np.float64), numbered(x.shape[1])
 
@@ -146,11 +171,19 @@ def read_parquet(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = decode(path, lambda file: pq.ParquetFile(file).read())
+    def whole(file: BinaryIO) -> pa.Table:
+        parquet = pq.ParquetFile(file)
+        count = parquet.metadata.num_rows * parquet.metadata.num_columns
+        if count > NUMBERS:  # a few bytes may stand for any number of them
+            raise ValueError(f"{count} numbers are more than {NUMBERS}")
+        return parquet.read(use_threads=False)
+
+    table = decode(path, whole)
     names, real = named(str(path), table.column_names), ("is_integer", "is_floating", "is_decimal")
     for j, kind in enumerate(table.schema.types):
         if not any(getattr(pa.types, test)(kind) for test in real):
-            raise ValueError(f"{path}, column {j + 1} {names[j]!r}: expected numbers, got {kind}")
+            place = f"{path}, column {j + 1} {checks.brief(names[j], 40)}"
+            raise ValueError(f"{place}: expected numbers, got {str(kind)[:80]}")
     parts = [column.cast(pa.float64(), safe=False).to_numpy() for column in table.columns]
     return np.stack(parts, axis=1), names  # with NaN for null
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from .base import Task
 from ..analytic import GaussianMixture
+from ..checks import brief
 from ..config import TableData
 from ..data.table import Standardize, read_table, split
 from ..derivatives import EnergyLike, Hutchinson, value
@@ -147,7 +148,9 @@ class TableEnergy(Energy):
         super().__init__()
         self.energy, self.card, self.columns = energy, card, tuple(card["columns"])
         self.standardize = Standardize(tuple(card["mean"]), tuple(card["std"]))
-        self.log_z, self.reference = float(card["log_z"]), list(card["energies"])
+        self.log_z, self.reference = float(card["log_z"]), [float(e) for e in card["energies"]]
+        if len(self.columns) != len(self.standardize.mean) or not self.reference:
+            raise ValueError(f"expected a mean of each column and energies, got {brief(card)}")
 
     def forward(self, x: Tensor) -> Tensor:
         shift = self.log_z + self.standardize.log_volume
