@@ -52,6 +52,7 @@ from typing import Any, NamedTuple
 MEMORY = 3 * 2**30  # bytes a reader may take beyond what its process began with
 SECONDS = 10.0  # an input
 LONGEST = 500  # characters of an error
+MEMORY_DISK = Path("/dev/shm")  # where files are written faster, if there is one
 ABSURD = (
     b"0", b"-1", b"1", b"255", b"65536", b"2147483648", b"4294967295", b"9223372036854775807",
     b"18446744073709551616", b"-9223372036854775809", b"1e308", b"1e999", b"-1e999", b"nan", b"inf",
@@ -78,6 +79,10 @@ WORDS = (
 
 
 # --- changes ---
+
+
+def absurd(rng: random.Random) -> Any:
+    return copy.deepcopy(rng.choice(VALUES))
 
 
 def numbers(rng: random.Random, data: bytearray) -> None:
@@ -140,7 +145,7 @@ def values(rng: random.Random, tree: Any) -> Any:
             if isinstance(node[key], dict | list):
                 walk.append(node[key])
     if not places:
-        return rng.choice(VALUES)
+        return absurd(rng)
     node, key = rng.choice(places)
     match rng.randrange(8):
         case 0:
@@ -155,7 +160,7 @@ def values(rng: random.Random, tree: Any) -> Any:
         case 3 if isinstance(node, dict):
             node[rng.choice(("x", "", "kind", "step", "part-0000.safetensors:0"))] = node.pop(key)
         case _:
-            node[key] = rng.choice(VALUES)
+            node[key] = absurd(rng)
     return tree
 
 
@@ -361,9 +366,7 @@ def change_config(rng: random.Random, files: tuple[bytes, ...]) -> bytes:
                 lines[i] = lines[i].partition("=")[0] + "=" + "{a=" * 300 + "1" + "}" * 300
             case _:
                 word = (
-                    rng.choice(ABSURD).decode()
-                    if rng.random() < 0.7
-                    else json.dumps(rng.choice(VALUES))
+                    rng.choice(ABSURD).decode() if rng.random() < 0.7 else json.dumps(absurd(rng))
                 )
                 lines[i] = f"{lines[i].partition('=')[0]}= {word}"
         if not lines:
@@ -683,7 +686,7 @@ def work(name: str, seed: int, start: int, end: int, now: Any, said: Any, memory
     torch.set_num_threads(1)
     faulthandler.enable()
     kind = kinds((name,))[name]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as folder:
         os.environ["FOKKER_CACHE"] = str(Path(folder, "cache"))
         root = Path(folder)
         attempt(kind, kind.make(numbered(name, seed, start)), root)  # imports what it needs
@@ -725,9 +728,8 @@ def fuzz(
     while number < inputs:
         now = context.Array("d", [number, 0.0, 0.0])
         heard, said = context.Pipe(duplex=False)
-        process = context.Process(
-            target=work, args=(name, seed, number, inputs, now, said, memory)
-        )
+        task = (name, seed, number, inputs, now, said, memory)
+        process = context.Process(target=work, args=task, daemon=True)
         process.start()
         said.close()
         while process.is_alive():
@@ -778,7 +780,9 @@ def main(args: list[str] | None = None) -> None:
             content = kind.make(numbered(name, given.seed, given.number))
         with tempfile.TemporaryDirectory() as folder:
             os.environ["FOKKER_CACHE"] = folder
-            return print(kind.read(content, Path(folder, "x")))
+            place = Path(folder, "x")
+            place.mkdir()
+            return print(kind.read(content, place))
     total = sum(kind.share for kind in chosen.values())
     counts, faults, begin = {}, [], time.perf_counter()
     for name, kind in chosen.items():

@@ -268,8 +268,8 @@ def test_energies_over_shapes_and_dtypes(b, d, name, dtype, seed):
 IMAGE_LAYERS = {
     "convolution": lambda c: Conv2d(c, 3, 3),
     "attention": lambda c: unets.Attention(c, 1, fused=False),
-    "halve": lambda c: lambda h: unets.halve(h),
-    "double": lambda c: lambda h: unets.double(h),
+    "halve": lambda c: unets.halve,
+    "double": lambda c: unets.double,
     "normalize": lambda c: normalize,
 }
 

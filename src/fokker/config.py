@@ -372,7 +372,13 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
         for field in dataclasses.fields(target):
             if field.default is dataclasses.MISSING and field.name not in value:
                 raise ValueError(f"expected the key {field.name!r} at {where}, got none")
-        return target(**{k: decode(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+        own = {k: decode(hints[k], v, f"{where}.{k}") for k, v in value.items()}
+        try:
+            return target(**own)
+        except OverflowError as error:  # a square of 1e308
+            raise ValueError(
+                f"expected numbers of a usual size at {where}, got {checks.brief(own)}: {error}"
+            ) from None
     for t in types_:
         if typing.get_origin(t) is Literal:
             if value in typing.get_args(t):
