@@ -301,6 +301,8 @@ TRUST = {
     "rank-equality": "torchrun --nproc-per-node 4 benchmarks/rank_equality.py",
     "kill": "python benchmarks/kill.py --kills 30",
     "nan": "python benchmarks/hostile.py --paper",
+    "fuzz": "python benchmarks/fuzz.py --inputs 100000",
+    "soak": "python benchmarks/soak.py --minutes 60",
     "scaling": "torchrun --nproc-per-node 2 benchmarks/scaling.py",
 }
 

@@ -19,6 +19,7 @@ from ..config import Config, Network, Optimization, TableData, ToyData, decode
 from ..objectives import OBJECTIVES, Objective
 
 LIMIT = 256 * 1024  # bytes of a message
+DIGITS = 1000  # of an integer; Python itself refuses more than 4300
 FEWEST_POINTS, MOST_POINTS = 20, 2000  # drawn
 SIDES = 2
 # the largest and smallest value of a number, by the name of its field
@@ -54,12 +55,18 @@ def refuse(constant: str) -> float:
     raise ValueError(f"expected finite numbers, got {constant}")
 
 
+def short(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"expected integers of at most {DIGITS} digits, got {len(digits)}")
+    return int(digits)
+
+
 def read(text: str) -> dict[str, Any]:
     r"""Returns the request that a text spells."""
     if len(text) > LIMIT:
         raise ValueError(f"expected a message of at most {LIMIT} characters, got {len(text)}")
     try:
-        request = json.loads(text, parse_constant=refuse)
+        request = json.loads(text, parse_constant=refuse, parse_int=short)
     except json.JSONDecodeError as error:
         raise ValueError(f"expected a message in JSON, got one that is not: {error}") from None
     except RecursionError:
