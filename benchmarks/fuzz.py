@@ -7,7 +7,8 @@ and time are bounded. It may be read, or refused with a `ValueError` or an `OSEr
 else is a fault: another exception, a line that does not say what was expected, a crash of the interpreter,
 memory or time beyond the bound, even if an error of one line came of it.
 
-An input follows from the seed, its kind and its number alone, and a faulty one is kept:
+An input follows from the seed, its kind and its number (but for times and paths in the run folders), and a
+faulty one is kept:
 
     python benchmarks/fuzz.py --inputs 100000 --out results/trust.json
     python benchmarks/fuzz.py --kind csv --number 17      # one input again
@@ -694,10 +695,11 @@ def work(name: str, seed: int, start: int, end: int, now: Any, said: Any, memory
         resource.setrlimit(resource.RLIMIT_AS, (held + memory, held + memory))
         for number in range(start, end):
             now[0], now[1] = number, time.monotonic()
-            read, wrong = attempt(kind, kind.make(numbered(name, seed, number)), root)
+            content = kind.make(numbered(name, seed, number))
+            read, wrong = attempt(kind, content, root)
             now[2] += read
             if wrong:
-                said.send((number, wrong))
+                said.send((number, wrong, content))
         now[0] = end
 
 
@@ -717,11 +719,12 @@ def fuzz(
     context.set_forkserver_preload(["fokker", "pyarrow.parquet", "fokker.studio.request"])
     faults, number, read = [], 0, 0
 
-    def keep(number: int, wrong: str) -> None:
+    def keep(number: int, wrong: str, content: bytes | None = None) -> None:
         path = out / f"{name}-{seed}-{number}"
         out.mkdir(parents=True, exist_ok=True)
-        kind = kinds((name,))[name]
-        path.write_bytes(kind.make(numbered(name, seed, number)))
+        if content is None:  # of a process that ended
+            content = kinds((name,))[name].make(numbered(name, seed, number))
+        path.write_bytes(content)
         again = f"python benchmarks/fuzz.py --kind {name} --replay {path}"
         faults.append(f"{name} {number}: {wrong}\n    {again}")
 
