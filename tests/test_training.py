@@ -11,8 +11,9 @@ import sys
 import time
 import torch
 
+from contextlib import contextmanager
 from dataclasses import replace
-from fokker import training
+from fokker import step, training
 from fokker.cli import main
 from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.metrics import evaluate_planar
@@ -330,3 +331,30 @@ def test_a_watcher_sees_every_step_and_may_stop(tmp_path):
     torch.testing.assert_close(again.energy.state_dict(), run.energy.state_dict(), rtol=0, atol=0)
     # at the last step there is nothing left to stop
     assert fit(CONFIG, tmp_path / "last", watch=lambda step, *_: step == 8).step == 8
+
+
+def test_a_turn_begins_when_all_is_ready(tmp_path, monkeypatch):
+    r"""The step is compiled before the turn, and the seconds of the run begin with it."""
+    events, trace = [], step.trace
+
+    def slow(function, *inputs, compile=False):  # the compiler, which has tests of its own
+        events.append(f"trace, compile={compile}")
+        time.sleep(0.5)
+        return trace(function, *inputs)
+
+    @contextmanager
+    def turn():
+        events.append("turn")
+        try:
+            yield
+        finally:
+            events.append("over")
+
+    monkeypatch.setattr(step, "trace", slow)
+    config = replace(
+        CONFIG, compile=True, optimization=Optimization(steps=2, batch=32), evaluate=2
+    )
+    run = fit(config, tmp_path, turn=turn(), watch=lambda step, *_: bool(events.append(step)))
+    assert events == ["trace, compile=True", "turn", 1, 2, "over"]
+    plain = fit(replace(config, compile=False), tmp_path / "plain")
+    torch.testing.assert_close(run.energy.state_dict(), plain.energy.state_dict(), rtol=0, atol=0)
