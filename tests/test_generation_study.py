@@ -18,6 +18,8 @@ from fokker.studies.generation.judging import nearest
 from fokker.studies.generation.working import images_of, snapshots_of
 from pathlib import Path
 
+pytestmark = pytest.mark.slow  # it trains, draws and judges
+
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 PART = generation.Part(MINI, "fokker", "dcd-limit", "small", steps=4, batch=2, quick=True)
 SETTINGS = generation.Settings(5, 3, ("final", "snapshot"), 4, bits=0, near=4, batch=4)

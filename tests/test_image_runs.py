@@ -67,6 +67,7 @@ def test_other_objectives_and_networks(tmp_path, objective, network):
     assert loads(dumps(changed)) == changed
 
 
+@pytest.mark.slow
 def test_training_a_denoiser_lowers_its_error(tmp_path):
     longer = config(optimization=Optimization(steps=40, batch=16, rate=3e-3), evaluate=40)
     run = fit(longer, tmp_path / "run")
