@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint docs links tables bench clean
+.PHONY: demo test test-all lint docs links tables bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,7 +16,11 @@ demo: $(STAMP)
 	$(BIN)/fokker train toy --data 2spirals --steps 700 --batch 512 --width 128 --rate 3e-3 --evaluate 175 --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "not slow"
+
+# with the slow ones, and the lines that no test reaches
+test-all: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --cov=fokker --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -29,8 +29,8 @@ CONFIG = Config(
     ToyData("8gaussians"),
     PCD(1, buffer=256),
     Network(width=16, layers=3, confine=0.7),
-    Optimization(steps=24, batch=64),
-    evaluate=4,
+    Optimization(steps=600, batch=64),
+    evaluate=20,
     guard=Guard("roll-back"),
 )
 
@@ -93,7 +93,7 @@ def crash(config: Config, kills: int, seed: int, root: Path) -> dict[str, int]:
         while True:
             process = start(folder)
             # moments of the whole run are as likely as any; a few attempts make one run
-            process.join(rng.uniform(0, length / 2) if counts["kills"] < kills else None)
+            process.join(rng.uniform(0, 0.8 * length) if counts["kills"] < kills else None)
             if process.exitcode is not None:
                 break
             process.kill()

@@ -71,6 +71,8 @@ QUICK = {
     "train toy": SMALL,
     "train table": SMALL,
     "train denoising": f"{SMALL} --size 12",
+    "train generation": None,
+    "studio": None,
     "score": "",
     "sample": "-n 20",
     "evaluate": "",

@@ -8,6 +8,7 @@ from conftest import standard_error
 from fokker.checks import dimension
 from fokker.derivatives import (
     LAPLACIANS,
+    Auto,
     Exact,
     FiniteDifference,
     Hutchinson,
@@ -271,3 +272,15 @@ def test_every_laplacian_is_registered():
 
 def test_dimension():
     assert dimension(torch.zeros(7, 3, 4, 5)) == 60 == math.prod((3, 4, 5))
+
+
+def test_auto_is_exact_in_few_dimensions_and_random_in_many():
+    energy = lambda x: (x.square().sum(1)) ** 2
+    generator = lambda: torch.Generator().manual_seed(0)
+    for d, way in ((8, Exact()), (9, Hutchinson())):
+        x = torch.randn(4, d)
+        found, expected = Auto()(energy, x, generator()), way(energy, x, generator())
+        assert torch.equal(found.laplacian, expected.laplacian)
+    assert torch.equal(Auto(9)(energy, x).laplacian, Exact()(energy, x).laplacian)
+    with pytest.raises(ValueError, match="limit"):
+        Auto(0)

@@ -245,6 +245,7 @@ def test_the_reference_is_computed_once():
     assert net.calls > calls
 
 
+@pytest.mark.slow
 def test_evaluate(capsys, trained, monkeypatch):
     main([
         "evaluate",
@@ -319,6 +320,7 @@ def test_what_is_shipped_is_whole(name):
     assert generate(run.energy, 1, run.shape, QUICK).images.shape == (1, *run.shape)
 
 
+@pytest.mark.slow
 def test_the_train_command(tmp_path, capsys):
     args = ["train", "generation", "--data", MINI, "--side", "12", "--no-flip", "--size", "small"]
     args += ["--width", "8", "--steps", "2", "--batch", "2", "--evaluate", "2", "--preview", "0"]

@@ -67,6 +67,7 @@ def test_other_objectives_and_networks(tmp_path, objective, network):
     assert loads(dumps(changed)) == changed
 
 
+@pytest.mark.slow
 def test_training_a_denoiser_lowers_its_error(tmp_path):
     longer = config(optimization=Optimization(steps=40, batch=16, rate=3e-3), evaluate=40)
     run = fit(longer, tmp_path / "run")
@@ -149,3 +150,17 @@ def test_the_study(tmp_path):
     stamp = (tmp_path / "mnist-mini-paper-cd.json").stat().st_mtime_ns
     denoising.run(part, tmp_path, count=3)  # done already
     assert (tmp_path / "mnist-mini-paper-cd.json").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.slow
+def test_parts_side_by_side(tmp_path):
+    parts = [
+        denoising.Part(MINI, "paper", method, steps=2, batch=2, quick=True)
+        for method in ("cd", "dcd")
+    ]
+    broken = replace(parts[0], data=str(tmp_path / "nothing"))
+    said = []
+    with pytest.raises(ValueError, match="nothing-paper-cd that did not"):
+        denoising.run_all([*parts, broken], tmp_path, count=2, jobs=2, say=said.append)
+    assert {row["method"] for row in denoising.collect(tmp_path)} == {"cd", "dcd"}
+    assert len(said) == 3 and sum("done" in line for line in said) == 2

@@ -1,5 +1,6 @@
 r"""A run that is killed at random moments ends as if it had been left alone."""
 
+import pytest
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[1] / "benchmarks/kill.py"
 
 
+@pytest.mark.slow
 def test_three_kills_are_survived():
     done = subprocess.run(
         [sys.executable, SCRIPT, "--kills", "3"], capture_output=True, text=True, check=False

@@ -155,7 +155,7 @@ def test_wasserstein(generator):
         ),
         (lambda: Grid(-math.inf, math.inf), "finite numbers low < high"),
         (
-            lambda: evaluate_planar(lambda x: x.sum(1), PLANAR["rings"](noise=0.01), 100),
+            lambda: evaluate_planar(lambda x: x.sum(1), PLANAR["rings"](), 100, Grid(-3, 3, 60)),
             "expected a grid that resolves Rings",
         ),
         (lambda: wasserstein(torch.full((3, 2), math.nan), torch.zeros(3, 2)), "x to be finite"),

@@ -436,6 +436,7 @@ def test_fused_attention_agrees():
     assert not torch.allclose(explicit(h), h)
 
 
+@pytest.mark.slow
 @COMPILER
 def test_unet_traced_and_compiled():
     net = unet(attention=())  # that of the middle stays

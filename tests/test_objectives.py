@@ -340,6 +340,7 @@ def test_non_finite_energies_are_not_replaced(name):
 
 
 def test_everything_is_registered():
-    assert set(OBJECTIVES.values()) == set(Objective.__subclasses__())
-    assert set(EVOLUTIONS.values()) == set(Evolution.__subclasses__())
+    own = lambda kind: {c for c in kind.__subclasses__() if c.__module__.startswith("fokker.")}
+    assert set(OBJECTIVES.values()) == own(Objective)
+    assert set(EVOLUTIONS.values()) == own(Evolution)
     assert Stationary() == Stationary() and Exact() == Exact()

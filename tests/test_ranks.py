@@ -194,6 +194,7 @@ with join("cpu") as ranks:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint(tmp_path):
     (tmp_path / "driver.py").write_text(DRIVER)
     (tmp_path / "run.toml").write_text(dumps(CONFIG))
@@ -216,6 +217,7 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(tmp_path):
     assert all(torch.allclose(one[k], first[k], rtol=1e-3, atol=1e-5) for k in one)
 
 
+@pytest.mark.slow
 def test_the_command_runs_under_torchrun(tmp_path):
     small = ("--steps", 2, "--batch", 16, "--width", 8, "--evaluate", 2, "--objective", "cd")
     args = ("-m", "fokker", "train", "toy", *small, "--out", tmp_path / "r", "--restartable")

@@ -11,8 +11,9 @@ import sys
 import time
 import torch
 
+from contextlib import contextmanager
 from dataclasses import replace
-from fokker import training
+from fokker import step, training
 from fokker.cli import main
 from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.metrics import evaluate_planar
@@ -282,7 +283,7 @@ def test_report(tmp_path, name):
         assert (tmp_path / "run" / picture).stat().st_size > 5000
 
 
-def test_commands(tmp_path):
+def test_commands(tmp_path, monkeypatch, capsys):
     run = lambda *args: subprocess.run(
         [sys.executable, "-m", "fokker", *args],
         capture_output=True,
@@ -295,10 +296,11 @@ def test_commands(tmp_path):
     done = run("train", "toy", "--data", "circles", *small, "--out", "r")
     assert done.returncode == 0, done.stderr
     assert "Fisher gap" in done.stdout and (tmp_path / "r/report.html").exists()
-    done = run("evaluate", "r", "--json")
-    assert json.loads(done.stdout)["step"] == 2
-    done = run("sample", "r", "-n", "5", "-o", "s.npy")
-    assert done.returncode == 0 and (tmp_path / "s.npy").exists()
+    monkeypatch.chdir(tmp_path)  # in this process from here on: starting one takes seconds
+    main(["evaluate", "r", "--json"])
+    assert json.loads(capsys.readouterr().out)["step"] == 2
+    main(["sample", "r", "-n", "5", "-o", "s.npy"])
+    assert (tmp_path / "s.npy").exists()
     (tmp_path / "closed").write_text("")  # a file where a folder must be
     for args, message in (
         (("train", "toy", "--data", "ring"), "got 'ring'; did you mean 'rings'?"),
@@ -308,9 +310,12 @@ def test_commands(tmp_path):
         (("sample", "r", "-o", "s.txt"), "to end in .csv or .npy, got s.txt"),
         (("train", "toy", *small, "--out", "closed/r"), "closed"),
     ):
-        done = run(*args)
-        assert done.returncode == 2, (args, done.stdout, done.stderr)
-        assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(list(args))
+        said = capsys.readouterr().err
+        assert stop.value.code == 2, args
+        assert message in said and len(said.strip().splitlines()) == 1
 
 
 def test_a_watcher_sees_every_step_and_may_stop(tmp_path):
@@ -330,3 +335,30 @@ def test_a_watcher_sees_every_step_and_may_stop(tmp_path):
     torch.testing.assert_close(again.energy.state_dict(), run.energy.state_dict(), rtol=0, atol=0)
     # at the last step there is nothing left to stop
     assert fit(CONFIG, tmp_path / "last", watch=lambda step, *_: step == 8).step == 8
+
+
+def test_a_turn_begins_when_all_is_ready(tmp_path, monkeypatch):
+    r"""The step is compiled before the turn, and the seconds of the run begin with it."""
+    events, trace = [], step.trace
+
+    def slow(function, *inputs, compile=False):  # the compiler, which has tests of its own
+        events.append(f"trace, compile={compile}")
+        time.sleep(0.5)
+        return trace(function, *inputs)
+
+    @contextmanager
+    def turn():
+        events.append("turn")
+        try:
+            yield
+        finally:
+            events.append("over")
+
+    monkeypatch.setattr(step, "trace", slow)
+    config = replace(
+        CONFIG, compile=True, optimization=Optimization(steps=2, batch=32), evaluate=2
+    )
+    run = fit(config, tmp_path, turn=turn(), watch=lambda step, *_: bool(events.append(step)))
+    assert events == ["trace, compile=True", "turn", 1, 2, "over"]
+    plain = fit(replace(config, compile=False), tmp_path / "plain")
+    torch.testing.assert_close(run.energy.state_dict(), plain.energy.state_dict(), rtol=0, atol=0)

@@ -36,6 +36,7 @@ batch independently (no batch normalization).
 
 __all__ = [
     "LAPLACIANS",
+    "Auto",
     "EnergyLike",
     "Exact",
     "FiniteDifference",
@@ -315,7 +316,36 @@ class Stein(Laplacian):
         return Jet(e, g, dot(noise.eps, g / align(noise.sigma, g)))
 
 
+@dataclass(frozen=True)
+class Auto(Laplacian):
+    r"""Creates the way to the Laplacian that is worth most by measurement: exact in few dimensions,
+    Hutchinson's estimator in many.
+
+    The exact Laplacian costs about D passes, a probe two; what a probe adds in variance falls with
+    the dimension. `fokker reproduce estimators` measures the product of both; see the docs on cost.
+
+    Arguments:
+        limit: The largest dimension in which it is exact.
+    """
+
+    limit: int = 8
+
+    def __post_init__(self) -> None:
+        checks.positive_integer(limit=self.limit)
+
+    def __call__(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        noise: Noise | None = None,
+    ) -> Jet:
+        few = checks.dimension(x) <= self.limit
+        return (Exact() if few else Hutchinson())(energy, x, generator, noise)
+
+
 LAPLACIANS: dict[str, type[Laplacian]] = {
+    "auto": Auto,
     "exact": Exact,
     "loop": Loop,
     "hutchinson": Hutchinson,

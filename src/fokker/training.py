@@ -22,12 +22,12 @@ import torch
 import warnings
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .checkpoints import Best, Checkpoint, Name, names, read
 from .config import Config, dumps
@@ -50,6 +50,15 @@ from .tasks import Task, task_of
 Line = dict[str, Any]
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
+
+
+class Hooks(NamedTuple):
+    r"""What training tells and asks on its way; see `fit`."""
+
+    progress: Progress
+    minutes: float | None
+    say: Callable[[str], None]
+    watch: Look
 
 
 class Diverged(FloatingPointError):
@@ -112,12 +121,13 @@ class State:
 
     Arguments:
         config: The configuration.
+        folder: The run folder.
         task: The task.
         ranks: The ranks.
     """
 
-    def __init__(self, config: Config, task: Task, ranks: Ranks) -> None:
-        self.config, self.task, self.ranks = config, task, ranks
+    def __init__(self, config: Config, folder: Path, task: Task, ranks: Ranks) -> None:
+        self.config, self.folder, self.task, self.ranks = config, folder, task, ranks
         self.energy = build(config, task.shape).to(ranks.device)
         self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
         own = config.optimization
@@ -171,7 +181,7 @@ class State:
 
     def begin(self) -> None:
         r"""Goes back to the start."""
-        fresh = State(self.config, self.task, self.ranks)
+        fresh = State(self.config, self.folder, self.task, self.ranks)
         weights = {name: v.detach().clone() for name, v in fresh.energy.state_dict().items()}
         self.restore(Checkpoint(0, self.task.shape, weights, dict(weights)))
 
@@ -218,6 +228,16 @@ class State:
         self.watch.note(self.done, out.loss, norm, flags.sum())
         return out, rate
 
+    def rehearse(self) -> None:
+        r"""Takes the next step and forgets it, so that it is traced and compiled."""
+        generator = step_generator(self.config, self.done, self.trial, self.ranks.device)
+        self.step(
+            self.task.batch(self.config.optimization.batch, generator), self.inner, generator
+        )
+        if self.ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
     def judge(self, x: Tensor, info: dict[str, Any]) -> Line:
         r"""Returns the diagnostics of the weights and the judgement of their average, on rank 0."""
         line = diagnose(self.energy, self.config.objective, x, info)
@@ -247,14 +267,26 @@ class State:
             return True
         return sum("event" not in m and m["step"] > best.step for m in self.lines) < patience
 
-    def roll_back(self, folder: Path, fall: Fall) -> Line:
+    def write(self, checkpoint: Checkpoint | None = None) -> None:
+        r"""Writes the metrics, and a checkpoint if there is one; for rank 0."""
+        with writing(self.folder, self.saved):
+            write_metrics(self.folder, self.lines)
+            if checkpoint is not None:
+                write_checkpoint(self.folder, checkpoint, self.config.keep)
+
+    def preview(self) -> None:
+        r"""Leaves a picture of the averaged weights, where the task has one to draw; for rank 0."""
+        with writing(self.folder, self.saved):
+            self.task.preview(self.shadow, self.ranks.device, self.folder, self.done)
+
+    def roll_back(self, fall: Fall) -> Line:
         r"""Goes back to the last good checkpoint, or further if it was gone back to already, for another
         trial; returns the event."""
         trial, lines, back, spent = self.trial, self.lines, self.back, self.seconds
         if back and back[-1].trial < trial:  # no evaluation since the last fall
             back = back[:-1]
         while back:
-            path = folder / "checkpoint" / str(back[-1])
+            path = self.folder / "checkpoint" / str(back[-1])
             try:
                 self.restore(read(path))
                 break
@@ -311,6 +343,7 @@ def fit(
     minutes: float | None = None,
     say: Callable[[str], None] = lambda text: None,
     watch: Look = lambda step, loss, average: False,
+    turn: AbstractContextManager[Any] | None = None,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
@@ -326,47 +359,37 @@ def fit(
         watch: Called once a step with the number of steps done, the loss and the averaged weights,
             which the next step overwrites. If it returns true, training saves and stops, as if
             interrupted; the last step is the end in any case.
+        turn: Entered when all is ready to train, the step compiled, and left when training is over:
+            a lock by which several runs that are prepared side by side take turns on a device. The
+            seconds of a run begin there.
     """
+    folder = Path(out)
     with join(config.device) as ranks, stop_requests() as stops:
-        return train(config, Path(out), resume, progress, minutes, say, watch, ranks, stops)
+        if not ranks.first:
+            progress, say = (lambda step, line: None), (lambda text: None)
+        run = State(config, folder, task_of(config), ranks)
+        found = ranks.once(lambda: open_folder(folder, config, resume))
+        if found is not None:
+            name = Name(*found)
+            run.restore(read(folder / "checkpoint" / str(name)))
+            run.saved = run.done
+            left = config.optimization.steps - run.done
+            say(f"resumed from {name} in {folder}, {left} steps to go")
+        ranks.once(run.write)
+        if config.compile and run.done < config.optimization.steps:
+            run.rehearse()
+        with nullcontext() if turn is None else turn:
+            train(run, Hooks(progress, minutes, say, watch), stops)
+    return load(folder)
 
 
-def train(
-    config: Config,
-    folder: Path,
-    resume: Resume,
-    progress: Progress,
-    minutes: float | None,
-    say: Callable[[str], None],
-    watch: Look,
-    ranks: Ranks,
-    stops: list[int],
-) -> Run:
-    r"""Trains as one of the ranks; see `fit`."""
+def train(run: State, hooks: Hooks, stops: list[int]) -> None:
+    r"""Takes the steps that are left; see `fit`."""
+    config, task, ranks, folder = run.config, run.task, run.ranks, run.folder
     optimization, guard = config.optimization, config.guard
-    if not ranks.first:
-        progress, say = (lambda step, line: None), (lambda text: None)
-    task = task_of(config)
-    run = State(config, task, ranks)
-    found = ranks.once(lambda: open_folder(folder, config, resume))
-    if found is not None:
-        name = Name(*found)
-        run.restore(read(folder / "checkpoint" / str(name)))
-        run.saved = run.done
-        say(f"resumed from {name} in {folder}, {optimization.steps - run.done} steps to go")
-
-    def write(checkpoint: Checkpoint | None = None) -> None:
-        with writing(folder, run.saved):
-            write_metrics(folder, run.lines)
-            if checkpoint is not None:
-                write_checkpoint(folder, checkpoint, config.keep)
-
-    def preview() -> None:
-        with writing(folder, run.saved):
-            task.preview(run.shadow, ranks.device, folder, run.done)
-
-    ranks.once(write)
-    clock, asked = time.perf_counter(), False  # to stop
+    progress, minutes, say, watch = hooks
+    run.clock = clock = time.perf_counter()
+    asked = False  # to stop
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
@@ -407,7 +430,7 @@ def train(
             if guard.policy == "stop" or run.trial == guard.trials:
                 event = {"step": fall.step, "event": "stopped", "reason": fall.reason}
                 run.lines.append(event)
-                ranks.once(write)
+                ranks.once(run.write)
                 again = f" after {run.trial} trials" if run.trial else ""
                 best = ""
                 if run.leader is not None:
@@ -416,8 +439,8 @@ def train(
                     f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
                     " rate, clip=1, the preset fokker, or --on-divergence roll-back"
                 )
-            event = run.roll_back(folder, fall)
-            ranks.once(write)
+            event = run.roll_back(fall)
+            ranks.once(run.write)
             say(
                 f"{fall.reason}: rolled back to step {run.done}, trial {run.trial} of"
                 f" {guard.trials} at {guard.slower**run.trial:g} times the rate"
@@ -431,11 +454,10 @@ def train(
             run.back = (*run.back, Name(run.trial, run.done))[-config.keep :]
         if due or stopping:
             checkpoint = run.checkpoint()
-            ranks.once(lambda c=checkpoint: write(c))
+            ranks.once(lambda c=checkpoint: run.write(c))
             run.saved = run.done
             if due:
-                ranks.once(preview)
+                ranks.once(run.preview)
             progress(run.done, line)
         if stopping:
             raise Interrupted(folder, run.done)
-    return load(folder)

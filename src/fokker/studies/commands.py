@@ -178,6 +178,8 @@ class ReproduceDenoising:
     """The number of test images."""
     minutes: float | None = None
     """Save and stop after so many minutes of a method, to be resumed."""
+    jobs: int = 1
+    """The number of methods that are prepared and judged side by side; they take turns to train."""
     quick: bool = False
     """Small networks, 30 steps of 8, 16 test images: shows that it works, not how well."""
     out: Path = Path("runs/study-denoising")
@@ -195,21 +197,25 @@ class ReproduceDenoising:
                 raise unknown(name, names, "a method", "--methods")
         console = Console()
         count = 16 if self.quick else self.images
-        for data in self.data:
-            for preset, method in denoising.METHODS:
-                part = denoising.Part(data, preset, method, self.data_dir, self.device, self.steps)
-                if self.quick:
-                    part = replace(part, steps=30, batch=8, quick=True)
-                if self.methods and f"{preset}-{method}" not in self.methods:
-                    continue
-                total = part.config.optimization.steps
-                with console.status(part.name) as status:
+        parts = [
+            denoising.Part(data, preset, method, self.data_dir, self.device, self.steps)
+            for data in self.data
+            for preset, method in denoising.METHODS
+            if not self.methods or f"{preset}-{method}" in self.methods
+        ]
+        if self.quick:
+            parts = [replace(part, steps=30, batch=8, quick=True) for part in parts]
+        if self.jobs > 1:
+            denoising.run_all(parts, self.out, count, self.jobs, self.minutes, console.print)
+        for part in parts if self.jobs == 1 else ():
+            total = part.config.optimization.steps
+            with console.status(part.name) as status:
 
-                    def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
-                        s.update(f"{part.name}: {step} of {total} steps")
+                def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
+                    s.update(f"{part.name}: {step} of {total} steps")
 
-                    denoising.run(part, self.out, count, tick, self.minutes)
-                console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
+                denoising.run(part, self.out, count, tick, self.minutes)
+            console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
         rows = denoising.collect(self.out)
         if self.results is not None:
             command = "fokker reproduce denoising" + (" --quick" if self.quick else "")

@@ -5,17 +5,24 @@ For each set, each method of `fokker.presets.IMAGE_METHODS` is trained in a run 
 with the same noise for all methods, at σ = 0.3, 0.6 and 0.9. An energy of one level is judged by every
 rule of `fokker.denoising`, a row each; the table shows the best rule of each cell, for CD as for DCD,
 and names it. Nothing is clipped unless the row says so.
+
+Parts may run side by side in processes of their own (`run_all`): steps are traced and compiled, which
+takes the processor, and runs judged, while one part at a time trains on the device, its turn.
 """
 
-__all__ = ["METHODS", "PAPER_TABLE_4", "Part", "collect", "run"]
+__all__ = ["METHODS", "PAPER_TABLE_4", "Part", "collect", "run", "run_all"]
 
 import json
 import math
 import torch
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from filelock import FileLock
+from multiprocessing import get_context
 from pathlib import Path
+from torch.backends import cudnn
 from typing import Any
 
 from .. import results
@@ -123,7 +130,7 @@ def run(
     part: Part,
     folder: Path,
     count: int = 2000,
-    progress: Callable[[int, dict[str, Any]], None] = lambda step, line: None,
+    progress: Callable[[int, dict[str, Any]], None] | None = None,
     minutes: float | None = None,
 ) -> None:
     r"""Trains a part, unless it is trained, and writes its rows.
@@ -140,11 +147,49 @@ def run(
         return
     place = folder / part.name
     started = (place / "config.toml").exists()
-    trained = fit(part.config, place, resume=started, progress=progress, minutes=minutes)
-    rows = judge(load(trained.path), part, count)
+    folder.mkdir(parents=True, exist_ok=True)
+    turn = FileLock(folder / "turn.lock")
+    tick = progress or (lambda step, line: None)
+    trained = fit(part.config, place, started, tick, minutes, turn=turn)
+    with cudnn.flags(enabled=True, benchmark=False):  # batches of other shapes, few of each
+        rows = judge(load(trained.path), part, count)
     partial = target.with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
     partial.replace(target)
+
+
+def run_all(
+    parts: Sequence[Part],
+    folder: Path,
+    count: int = 2000,
+    jobs: int = 1,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    r"""Runs parts side by side, as many at a time as there are jobs; one that fails leaves the others.
+
+    Arguments:
+        parts: The parts; those of the same shape of image further apart find compiled code.
+        folder: The folder of the study.
+        count: The number of test images.
+        jobs: The number of processes.
+        minutes: See `fokker.fit`.
+        say: Called with a line a part.
+    """
+    failed = []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        found = {
+            pool.submit(run, part, folder, count, minutes=minutes): part.name for part in parts
+        }
+        for future in as_completed(found):
+            error = future.exception()
+            if error is None:
+                say(f"{found[future]}: done")
+            else:
+                failed.append(found[future])
+                say(f"{found[future]}: {error}")
+    if failed:
+        raise ValueError(f"expected all parts to end, got {', '.join(failed)} that did not")
 
 
 def collect(folder: Path) -> list[results.Row]:

@@ -11,7 +11,7 @@ score matching for images. The merit is variance × cost, both relative: a metho
 variance may take ten times as long. Cost is the time of a step as a multiple of the plain one,
 interleaved (`fokker.bench`); on a CPU it compares only within a run.
 
-Points are drawn from the rings; images are smooth Gaussian fields, 16×16, with a power spectrum of
+Points are drawn from the rings, and in D = 8, 32 and 64 dimensions from eight Gaussians; images are smooth Gaussian fields, 16×16, with a power spectrum of
 :math:`1 / (1 + k^2)^2`, a stand-in with the smoothness of photographs.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from .. import results
+from ..analytic import ring_of_gaussians
 from ..bench import NETS, Net, bench_steps
 from ..data import toy
 from ..derivatives import Exact, FiniteDifference, Hutchinson, Stein
@@ -54,12 +55,23 @@ ESTIMATORS: dict[str, dict[str, Objective]] = {
         "finite differences at x_0, pairs": short("start", FiniteDifference(), True),
         "stein at x_t": short("end", Stein(), False),
         "stein at x_t, pairs": short("end", Stein(), True),
+        "level 0.02, path": LevelDCD(0.02, form="path", weight="one"),
         "level 0.02, stein": LevelDCD(0.02, form="stein", weight="one"),
         "level 0.02, surrogate": LevelDCD(0.02, form="surrogate", weight="one"),
         "level 0.02, limit (DSM)": LevelDCD(0.02, form="limit", weight="one"),
     },
+    **{
+        f"points, D = {d}": {
+            "exact score matching": ScoreMatching(),
+            "exact at x_0, pairs": short("start", Exact(), True, 1e-3),
+            "hutchinson at x_0, pairs": short("start", Hutchinson(), True, 1e-3),
+            "finite differences at x_0, pairs": short("start", FiniteDifference(), True, 1e-3),
+        }
+        for d in (8, 32, 64)
+    },
     "images": {
         "level 0.3, limit (DSM)": LevelDCD(0.3, form="limit"),
+        "level 0.3, path": LevelDCD(0.3, form="path"),
         "level 0.3, stein": LevelDCD(0.3, form="stein"),
         "level 0.3, surrogate": LevelDCD(0.3, form="surrogate"),
         "level 0.3, hutchinson": LevelDCD(0.3, form="hutchinson"),
@@ -91,8 +103,15 @@ def group(name: str, batch: int) -> Group:
     if name == "points":
         sample = lambda n, g: toy("rings").sample(n, g, "cpu", torch.float32)
         return Group(replace(NETS["mlp-2d"], batch=batch), MLP, sample)
+    if name != "images":
+        d = int(name.rpartition(" ")[2])
+        mixture = ring_of_gaussians(d)
+        make = lambda: MLP(d)
+        net = replace(NETS["mlp-2d"], name=f"mlp-{d}d", build=lambda dtype: make(), shape=(d,))
+        own = lambda n, g: mixture.sample(n, g).float()
+        return Group(replace(net, batch=batch), make, own)
     build = lambda: WideResNet(1, 10, 2)
-    net = replace(NETS["wrn-10-1"], name="wrn-10-2", build=lambda dtype: build(), batch=batch)
+    net = replace(NETS["wrn-10-1"], name="wrn-10-2", build=lambda dtype: build(), batch=batch // 4)
     return Group(net, build, fields)
 
 
@@ -108,7 +127,7 @@ def variance(
 
 def run(
     out: Path,
-    groups: Sequence[str] = ("points", "images"),
+    groups: Sequence[str] = tuple(ESTIMATORS),
     steps: int = 200,
     batch: int = 128,
     draws: int = 64,
@@ -121,7 +140,7 @@ def run(
         out: The file.
         groups: The groups of estimators.
         steps: The steps of training, by the reference, before the measurement.
-        batch: The number of points a step.
+        batch: The number of points a step; of images a quarter as many.
         draws: The number of gradients whose variance is taken.
         rounds: The number of interleaved rounds of timing.
         progress: Called with a line a row.
@@ -129,6 +148,7 @@ def run(
     rows = []
     for name in groups:
         own = group(name, batch)
+        size = own.net.batch
         torch.manual_seed(0)
         energy = own.build()
         named = ESTIMATORS[name]
@@ -136,9 +156,9 @@ def run(
         adam = torch.optim.Adam(energy.parameters(), 1e-3)
         step = Step(energy, next(iter(named.values())))
         for _ in range(steps):
-            step(own.sample(batch, generator), None, generator).assign(energy)
+            step(own.sample(size, generator), None, generator).assign(energy)
             adam.step()
-        sample = lambda own=own, generator=generator: own.sample(batch, generator)
+        sample = lambda own=own, size=size, g=generator: own.sample(size, g)
         timed = bench_steps(own.net, named, rounds=rounds)
         floor = 0.0
         for label, objective in named.items():
@@ -149,7 +169,7 @@ def run(
                 "group": name,
                 "estimator": label,
                 "net": own.net.name,
-                "batch": batch,
+                "batch": size,
                 "draws": draws,
                 "trained": steps,
                 "x_variance": round(found / floor, 4),
