@@ -53,7 +53,10 @@ python_maximum_signature_line_length = 88
 # names of other libraries, and words in single backquotes that are no names of ours
 nitpick_ignore_regex = [
     ("py:obj", r".*"),
-    ("py:class", r"(torch|numpy|np|pathlib|collections|typing|matplotlib|abc|types)\b.*"),
+    (
+        "py:class",
+        r"(torch|numpy|np|pathlib|collections|contextlib|multiprocessing|typing|matplotlib|abc|types)\b.*",
+    ),
     ("py:class", r"(Tensor|Path|Figure|optional|fokker\..*|[A-Z]\w*)"),
     ("py:(exc|func|meth|attr|data)", r".*"),
 ]

@@ -1,7 +1,7 @@
 r"""Export: a run of the studio as a run folder, with the script that makes it again.
 
-The folder is the one that `fokker.fit` wrote, copied; `fokker.load`, `fokker report` and `fokker
-evaluate` read it. Beside it lies `script.py`, which holds the configuration as Python and calls
+The folder is the one that `fokker.fit` wrote, copied, and is read by `fokker.load`, `fokker report` and
+`fokker evaluate`. Beside it lies `script.py`, which holds the configuration as Python and calls
 `fokker.fit` with it: on the same machine and versions it gives the same weights, bit for bit. Drawn
 points come along in `points.csv`.
 """
