@@ -277,10 +277,10 @@ def test_dimension():
 def test_auto_is_exact_in_few_dimensions_and_random_in_many():
     energy = lambda x: (x.square().sum(1)) ** 2
     generator = lambda: torch.Generator().manual_seed(0)
-    for d, way in ((8, Exact()), (9, Hutchinson())):
+    for d, way in ((2, Exact()), (3, Hutchinson())):
         x = torch.randn(4, d)
         found, expected = Auto()(energy, x, generator()), way(energy, x, generator())
         assert torch.equal(found.laplacian, expected.laplacian)
-    assert torch.equal(Auto(9)(energy, x).laplacian, Exact()(energy, x).laplacian)
+    assert torch.equal(Auto(3)(energy, x).laplacian, Exact()(energy, x).laplacian)
     with pytest.raises(ValueError, match="limit"):
         Auto(0)
