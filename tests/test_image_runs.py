@@ -147,9 +147,29 @@ def test_the_study(tmp_path):
     }  # fmt: skip
     chosen = denoising.best(rows)
     assert len(chosen) == 3 * 3 and not any(row["clipped"] for row in chosen)
+    assert {row["seconds_to_paper"] for row in rows} == {None}  # a set of our own
     stamp = (tmp_path / "mnist-mini-paper-cd.json").stat().st_mtime_ns
     denoising.run(part, tmp_path, count=3)  # done already
     assert (tmp_path / "mnist-mini-paper-cd.json").stat().st_mtime_ns == stamp
+
+
+def test_seconds_to_the_row_of_the_paper(tmp_path):
+    line = lambda seconds, *rmse: json.dumps(
+        {"seconds": seconds} | {f"rmse_{s}": v for s, v in zip((0.3, 0.6, 0.9), rmse, strict=True)}
+    )
+    assert denoising.reached(tmp_path, "mnist") is None  # no such run
+    lines = [line(1.0, None, 0.1, 0.1), line(2.0, 0.1, 0.1, 0.4), line(3.0, 0.165, 0.194, 0.3)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, line(4.0, 0.1, 0.1, 0.1)]))
+    assert denoising.reached(tmp_path, "mnist") == pytest.approx(3)
+    assert denoising.reached(tmp_path, "cifar10") == pytest.approx(4)
+    assert denoising.reached(tmp_path, "other") is None
+
+
+def test_variants_of_the_divergence_train(tmp_path):
+    for _, method in denoising.VARIANTS:
+        part = denoising.Part(MINI, "paper", method, steps=2, batch=4, quick=True)
+        denoising.run(part, tmp_path, count=2)
+    assert {row["method"] for row in denoising.collect(tmp_path)} == {"dcd-stein", "dcd-path"}
 
 
 @pytest.mark.slow

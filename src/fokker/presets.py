@@ -14,7 +14,8 @@ divergence; the other methods run under the same conditions, so that what differ
 **Images.** `paper`: data with noise 0.3, WRN-16-8 on the grey sets and WRN-28-10 on the others, batch
 128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by Hutchinson's
 estimator, and CD with one Langevin step of 0.018; the number of steps, which the paper does not give,
-is 1,000, at a constant rate and without an average of the weights. `fokker`: one U-Net energy of every
+is 1,000, at a constant rate and without an average of the weights; `dcd-stein` and `dcd-path` change
+one thing each, the Laplacian and then the place of the bracket. `fokker`: one U-Net energy of every
 level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of
 finite step with its bracket along the path, `dcd-limit` its limit, which is denoising score matching.
 `reference` is the same U-Net as a plain denoiser, trained on as many images. On a GPU all run in
@@ -154,6 +155,8 @@ LAW = LogUniform(0.05, 1.2)
 IMAGE_METHODS: dict[str, dict[str, Objective]] = {
     "paper": {
         "dcd": LevelDCD(0.3, 0.2, "hutchinson", weight="one"),
+        "dcd-stein": LevelDCD(0.3, 0.2, "stein", weight="one"),
+        "dcd-path": LevelDCD(0.3, 0.2, "path", weight="one"),
         "cd": Noisy(CD(1, 0.018), 0.3),
     },
     "fokker": {
@@ -194,7 +197,7 @@ def image_config(
         network = UNet(form=form, precision=precision)
         optimization = Optimization(steps=800, batch=256, rate=7e-4, warmup=100, ema=0.995)
     return Config(
-        data, methods[method], network, optimization, seed, device, compile=fast, evaluate=200
+        data, methods[method], network, optimization, seed, device, compile=fast, evaluate=100
     )
 
 
@@ -250,7 +253,7 @@ def generation_config(
     form = "denoiser" if method == "reference" else "pool" if name == "paper" else "inner"
     precision = "bfloat16" if fast else "float32"
     optimization = Optimization(
-        steps=30_000, batch=256, rate=5e-4, beta2=0.99, warmup=1000, ema=0.9995
+        steps=30_000, batch=256, rate=7e-4, beta2=0.99, warmup=1000, ema=0.999
     )
     if name == "paper":
         optimization = replace(optimization, rate=2e-4, schedule="constant")
@@ -262,6 +265,6 @@ def generation_config(
         seed,
         device,
         compile=fast,
-        evaluate=500,
+        evaluate=2000,
         preview=64,
     )

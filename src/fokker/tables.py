@@ -361,10 +361,21 @@ def studio_table(path: Path) -> str:
     return results.markdown(STUDIO_HEADER, lines)
 
 
-DENOISING_HEADER = ("set", "method", "σ = 0.3", "σ = 0.6", "σ = 0.9", "rule", "GPU s")
+DENOISING_HEADER = (
+    "set",
+    "method",
+    "σ = 0.3",
+    "σ = 0.6",
+    "σ = 0.9",
+    "rule",
+    "GPU s",
+    "s to paper",
+)
 DENOISING_NAMES = {
     ("paper", "cd"): "paper CD",
     ("paper", "dcd"): "paper DCD",
+    ("paper", "dcd-stein"): "paper DCD, Stein's Laplacian",
+    ("paper", "dcd-path"): "paper DCD, bracket along the path",
     ("fokker", "dcd"): "**fokker DCD**",
     ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
     ("fokker", "reference"): "reference denoiser",
@@ -380,7 +391,7 @@ def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
     for name in dict.fromkeys(row["data"] for row in rows):
         for method, values in PAPER_TABLE_4.get(name, {}).items():
             label = f"{method.upper()}, as published"
-            lines.append([name, label, *(f"{v:.3f}" for v in values), "not said", "–"])
+            lines.append([name, label, *(f"{v:.3f}" for v in values), "not said", "–", "–"])
         for (preset, method), label in DENOISING_NAMES.items():
             key = (name, preset, method)
             own = [r for r in chosen if (r["data"], r["preset"], r["method"]) == key]
@@ -391,7 +402,10 @@ def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             seconds = (
                 f"{own[0]['gpu_seconds']:.0f}" if own[0]["device"].startswith("NVIDIA") else "–"
             )
-            lines.append([name, label, *(f"{r['rmse_mean']:.4f}" for r in own), used, seconds])
+            to_paper = own[0]["seconds_to_paper"]
+            reached = "–" if to_paper is None else f"{to_paper:.0f}"
+            figures = (f"{r['rmse_mean']:.4f}" for r in own)
+            lines.append([name, label, *figures, used, seconds, reached])
     return lines
 
 

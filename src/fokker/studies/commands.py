@@ -169,7 +169,8 @@ class ReproduceDenoising:
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     methods: tuple[str, ...] = ()
-    """Only these, as PRESET-METHOD, such as fokker-dcd; all by default."""
+    """Only these, as PRESET-METHOD, such as fokker-dcd; by default all but paper-dcd-stein and
+    paper-dcd-path."""
     device: str = "cpu"
     """The device to train on."""
     steps: int | None = None
@@ -191,17 +192,17 @@ class ReproduceDenoising:
         from . import denoising
         from .. import figures
 
-        names = [f"{preset}-{method}" for preset, method in denoising.METHODS]
+        known = {f"{p}-{m}": (p, m) for p, m in (*denoising.METHODS, *denoising.VARIANTS)}
         for name in self.methods:
-            if name not in names:
-                raise unknown(name, names, "a method", "--methods")
+            if name not in known:
+                raise unknown(name, list(known), "a method", "--methods")
+        chosen = [known[name] for name in self.methods] or denoising.METHODS
         console = Console()
         count = 16 if self.quick else self.images
         parts = [
             denoising.Part(data, preset, method, self.data_dir, self.device, self.steps)
             for data in self.data
-            for preset, method in denoising.METHODS
-            if not self.methods or f"{preset}-{method}" in self.methods
+            for preset, method in chosen
         ]
         if self.quick:
             parts = [replace(part, steps=30, batch=8, quick=True) for part in parts]

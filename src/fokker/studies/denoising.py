@@ -10,7 +10,7 @@ Parts may run side by side in processes of their own (`run_all`): steps are trac
 takes the processor, and runs judged, while one part at a time trains on the device, its turn.
 """
 
-__all__ = ["METHODS", "PAPER_TABLE_4", "Part", "collect", "run", "run_all"]
+__all__ = ["METHODS", "PAPER_TABLE_4", "VARIANTS", "Part", "collect", "run", "run_all"]
 
 import json
 import math
@@ -41,6 +41,7 @@ METHODS = (
     ("fokker", "dcd-limit"),
     ("fokker", "reference"),
 )
+VARIANTS = (("paper", "dcd-stein"), ("paper", "dcd-path"))  # only where asked for
 # "RMSE of denoised images", Luo et al. 2023, Table 4: σ = 0.3, 0.6, 0.9
 PAPER_TABLE_4: dict[str, dict[str, tuple[float, float, float]]] = {
     "mnist": {"dcd": (0.165, 0.194, 0.303), "cd": (0.194, 0.390, 1.099)},
@@ -192,12 +193,37 @@ def run_all(
         raise ValueError(f"expected all parts to end, got {', '.join(failed)} that did not")
 
 
+def reached(place: Path, data: str) -> float | None:
+    r"""Returns the seconds of training until a run was below the paper's DCD at every level.
+
+    By the evaluations while training, a few hundred images each; `None` if never, or if the paper has
+    no such set.
+
+    Arguments:
+        place: The folder of the run.
+        data: The name of the set.
+    """
+    path = place / "metrics.jsonl"
+    if data not in PAPER_TABLE_4 or not path.exists():
+        return None
+    goals = dict(zip(LEVELS, PAPER_TABLE_4[data]["dcd"], strict=True))
+    for line in map(json.loads, path.read_text().splitlines()):
+        found = {sigma: line.get(f"rmse_{sigma}") for sigma in LEVELS}
+        if all(v is not None and v <= goals[sigma] for sigma, v in found.items()):
+            return line["seconds"]
+    return None
+
+
 def collect(folder: Path) -> list[results.Row]:
-    r"""Returns the rows of all parts in a folder."""
+    r"""Returns the rows of all parts in a folder, with the seconds to the paper's row (`reached`)."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise ValueError(f"expected parts of a study in {folder}, got none; run it first")
-    return [row for path in paths for row in json.loads(path.read_text())]
+    return [
+        {**row, "seconds_to_paper": reached(folder / path.stem, row["data"])}
+        for path in paths
+        for row in json.loads(path.read_text())
+    ]
 
 
 def best(rows: Sequence[results.Row], clipped: bool = False) -> list[results.Row]:
