@@ -13,7 +13,8 @@ That is linear in g, and in h its own gradient, for an incoming u, is
     - \langle n g \rangle \, u - \langle u n \rangle \, g \big] .
 
 Three means and a few products: automatic differentiation writes four times as many operations, which
-a compiler must then read, fuse and schedule. Reverse mode only, and PyTorch's own derivatives under
+a compiler must then read, fuse and schedule. Each of the three maps computes in float32 at least, and gives
+the dtype of h back, so that no more than that travels between kernels. Reverse mode only, and PyTorch's own derivatives under
 `torch.compile`, for the reasons of `fokker.networks.convolution`.
 """
 
@@ -38,6 +39,12 @@ def inverse_root(h: Tensor, dim: int) -> Tensor:
     return torch.rsqrt((h * h).mean(dim, keepdim=True) + EPSILON)
 
 
+def unit(h: Tensor, dim: int) -> Tensor:
+    r"""Returns n, computed in float32 at least, in the dtype of h."""
+    w = h.to(wide(h.dtype))
+    return (w * inverse_root(w, dim)).to(h.dtype)
+
+
 class Normalize(torch.autograd.Function):
     r"""The map :math:`h \to n`."""
 
@@ -45,7 +52,7 @@ class Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, dim: int) -> Tensor:
-        return h * inverse_root(h, dim)
+        return unit(h, dim)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -64,9 +71,10 @@ class Project(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, h: Tensor, dim: int) -> Tensor:
+        dtype, (g, h) = h.dtype, (t.to(wide(t.dtype)) for t in (g, h))
         r = inverse_root(h, dim)
         n = h * r
-        return r * (g - (n * g).mean(dim, keepdim=True) * n)
+        return (r * (g - (n * g).mean(dim, keepdim=True) * n)).to(dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -80,17 +88,18 @@ class Project(torch.autograd.Function):
         mean = lambda x: x.mean(ctx.dim, keepdim=True)
         along_h = None
         if by_h:
-            r = inverse_root(h, ctx.dim)
-            n = h * r
-            un, ng, ug = mean(u * n), mean(n * g), mean(u * g)
-            along_h = r * r * ((3 * un * ng - ug) * n - ng * u - un * g)
+            up, gp, hp = (t.to(wide(t.dtype)) for t in (u, g, h))
+            r = inverse_root(hp, ctx.dim)
+            n = hp * r
+            un, ng, ug = mean(up * n), mean(n * gp), mean(up * gp)
+            along_h = r * r * ((3 * un * ng - ug) * n - ng * up - un * gp)
+            along_h = along_h.to(h.dtype)
         return Project.apply(u, h, ctx.dim) if by_g else None, along_h, None
 
 
 def normalize(h: Tensor, dim: int = 1) -> Tensor:
-    r"""Divides by the root mean square along an axis; the result is in float32 at least."""
-    h = h.to(wide(h.dtype))
+    r"""Divides by the root mean square along an axis, which is taken in float32 at least."""
     if torch.compiler.is_dynamo_compiling():
-        return h * inverse_root(h, dim)
+        return unit(h, dim)
     n: Tensor = Normalize.apply(h, dim)  # pyright: ignore[reportAssignmentType]
     return n
