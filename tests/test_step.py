@@ -1,5 +1,6 @@
 r"""The traced step: one graph, the same numbers."""
 
+import linecache
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from fokker.objectives import (
     SlicedScoreMatching,
 )
 from fokker.step import Step, trace
+from torch.fx.graph_module import _loader
 
 OBJECTIVES = [
     DCD(),
@@ -134,3 +136,15 @@ def test_images_take_no_convolution_with_a_kernel_beyond_three() -> None:
         if node.target is torch.ops.aten.convolution.default
     ]
     assert kernels and max(kernels) <= 3
+
+
+def test_tracing_again_and_again_keeps_nothing():
+    energy, objective = MLP(2, 8, 2), DCD(step=0.1)
+
+    def held():
+        Step(energy, objective)(torch.randn(4, 2))
+        return len(_loader.eval_cache), sum(
+            key.startswith("<eval_with_key>") for key in linecache.cache
+        )
+
+    assert held() == held()

@@ -287,6 +287,7 @@ class Denoise:
     def run(self) -> None:
         from .data.picture import read_png, save_png
         from .denoising import denoise_picture
+        from .generation import suited
         from .tasks.image import level_of
 
         run = load(self.run_folder)
@@ -300,7 +301,7 @@ class Denoise:
             save_png(noisy := self.out.with_stem(f"{self.out.stem}-noisy"), x)
             print(f"noisy: {noisy}")
         level = level_of(run.config.objective)
-        energy, device = run.energy.to(self.device), torch.device(self.device)
+        energy, device = suited(run, self.device), torch.device(self.device)
         clean, sigma = denoise_picture(energy, x.to(device), run.shape, self.sigma, level)
         save_png(self.out, clean.cpu())
         how = "given" if self.sigma is not None else "estimated"

@@ -30,6 +30,7 @@ what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
 __all__ = ["Gradients", "Step", "Traced", "bind", "trace"]
 
+import linecache
 import operator
 import torch
 import torch.utils._pytree as pytree
@@ -40,6 +41,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph_module import _loader
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
@@ -175,6 +177,7 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
     """
     leaves, spec = pytree.tree_flatten(inputs)
     shape: list[Any] = []
+    known = set(_loader.eval_cache)
 
     def flat(*leaves: Tensor) -> list[Tensor]:
         outputs, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(leaves, spec)))
@@ -201,6 +204,10 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
     share(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
+    # torch.fx keeps the source of every graph for good
+    for key in set(_loader.eval_cache) - known:
+        del _loader.eval_cache[key]
+        linecache.cache.pop(key, None)
     return Traced(graph, draws, lambda out: pytree.tree_unflatten(out, shape[-1]), compile)
 
 
