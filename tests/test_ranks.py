@@ -333,3 +333,10 @@ def test_the_command_runs_under_torchrun(tmp_path):
     done = torchrun(*args, ranks=2)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("run: ") == 1 and (tmp_path / "r/report.html").exists()
+    done = torchrun("-m", "fokker", "evaluate", tmp_path / "r", "--json", ranks=2)
+    (line,) = done.stdout.splitlines()  # rank 0 judges a 2-D set, and speaks
+    assert done.returncode == 0 and "kl" in json.loads(line)
+    done = torchrun("-m", "fokker", "sample", tmp_path / "none", ranks=2)
+    said = [line for line in done.stderr.splitlines() if line.startswith("fokker: ")]
+    assert len(said) == 1 and "does not exist" in said[0]
+    assert "exitcode  : 2" in done.stderr and "Traceback" not in done.stderr.split(said[0])[0]

@@ -130,9 +130,8 @@ class Ranks:
         own[: len(x)] = x
         parts = [torch.empty_like(own) for _ in counts]
         dist.all_gather(parts, own)
-        return torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)]).to(
-            x.device
-        )
+        whole = torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)])
+        return whole.to(x.device)
 
     def tell(self, value: Any = None, source: int = 0) -> Any:
         r"""Returns what one rank says, in the types of JSON; the others' value is not asked for."""

@@ -86,7 +86,8 @@ class ImageTask(Task):
     def judge(
         self, energy: Energy, device: torch.device, ranks: Ranks = ALONE
     ) -> dict[str, float | None]:
-        clean = self.test(FEW if device.type == "cpu" else JUDGED, device)
+        count = FEW if device.type == "cpu" else JUDGED
+        clean = ranks.each(lambda: self.test(count, device))
         mine = ranks.among(len(clean))
         own = slice(mine.start, mine.stop)
 
