@@ -1,6 +1,8 @@
 r"""Many ranks: the gradients of one, and a run that outlives the death of a rank."""
 
 import importlib.util
+import json
+import numpy as np
 import os
 import pytest
 import subprocess
@@ -8,19 +10,24 @@ import sys
 import torch
 
 from dataclasses import dataclass
+from fokker import cli, fit, metrics
 from fokker.checkpoints import named, newest
-from fokker.config import Config, Network, Optimization, ToyData, dumps
+from fokker.config import Config, ImageData, Network, Optimization, ToyData, UNet, dumps
+from fokker.data.picture import read_png
+from fokker.generation import Sampling, bits_of, generate
 from fokker.networks import MLP
 from fokker.objectives import (
     OBJECTIVES,
     PCD,
+    Denoising,
+    LogNormal,
     MultiTimeDCD,
     Objective,
     Output,
     ScoreMatching,
     Share,
 )
-from fokker.ranks import ALONE, Ranks, mark_of
+from fokker.ranks import ALONE, Ranks, join, mark_of
 from fokker.step import Step
 from pathlib import Path
 
@@ -122,7 +129,7 @@ def test_what_cannot_be_shared_is_named(objective, rows, message):
 def test_alone_there_is_nothing_to_wait_for():
     x = torch.randn(3, 2)
     assert ALONE.gather(x) is x and ALONE.tell({"a": 1}) == {"a": 1} and ALONE.first
-    assert ALONE.once(lambda: 3) == 3
+    assert ALONE.once(lambda: 3) == 3 and ALONE.each(lambda: x) is x and ALONE.collect(x) is x
     ALONE.agree([x])
 
 
@@ -140,6 +147,108 @@ def test_a_mark_changes_with_any_bit_and_with_the_order():
 def test_samples_are_shared_out(n):
     found = [i for r in range(4) for i in Ranks(r, 4).among(n)]
     assert found == list(range(n))
+
+
+IMAGES = Config(
+    ImageData(str(Path(__file__).parent / "data/mnist-mini"), size=4),
+    Denoising(LogNormal()),
+    UNet(8, 1, "denoiser"),  # no gradient, to be quick
+    Optimization(steps=2, batch=4, warmup=1),
+    evaluate=2,
+    preview=3,
+)
+FAST = "--steps 3 --sigma-min 0.5 --sigma-max 2"
+COMMANDS = (
+    f"sample {{run}} -n 5 --batch 2 {FAST} -o {{out}}/five.npy",
+    f"sample {{run}} -n 1 {FAST} -o {{out}}/one.npy",
+    f"evaluate {{run}} --fid 7 --batch 2 --json {FAST}",
+)
+
+
+def judge_and_draw(run, out, ranks=ALONE):
+    r"""Trains on images, draws and judges images of a run; on one rank or on each of many."""
+    torch.set_default_dtype(torch.float32)
+    fit(IMAGES, out / "run")
+
+    # commands
+    pool = torch.nn.functional.adaptive_avg_pool2d
+    stand_in = lambda x: pool(x.mean(1, keepdim=True), (2, 4)).flatten(1)  # for Inception
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "LINGER", 0.0)
+        patch.setattr(metrics, "load_inception", lambda *_: metrics.Extractor(stand_in, "0123"))
+        for command in COMMANDS:
+            cli.main(command.format(run=run, out=out).split())
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["evaluate", str(run), "--fid", "1", *FAST.split()])
+    assert stop.value.code == 2
+
+    # a corrector, and a likelihood
+    energy = lambda x, sigma: x.flatten(1).square().sum(1) / (2 * (0.25 + sigma**2))
+    pixels = torch.randint(256, (5, 1, 4, 4), generator=torch.Generator().manual_seed(0)).byte()
+    drawn = generate(energy, 5, (1, 4, 4), Sampling(steps=4, corrector=1), 3, batch=2, ranks=ranks)
+    narrow = Sampling(sigma_min=0.5, sigma_max=2.0)
+    bits = bits_of(energy, pixels, pixels, narrow, batch=2, ranks=ranks)
+    if ranks.first:
+        np.save(out / "corrected.npy", drawn.images)
+        print(json.dumps([drawn.acceptance, *bits]))
+
+
+def fail(kind):
+    raise kind("no luck")
+
+
+def share(run, out):
+    r"""The work of one of two ranks."""
+    with join("cpu") as ranks:
+        judge_and_draw(run, out, ranks)
+        rows = torch.arange(10).view(5, 2)
+        for cut in (0, 3, 5):
+            own = rows[:cut] if ranks.first else rows[cut:]
+            assert torch.equal(ranks.collect(own), rows)
+        for culprit, kind in ((0, OSError), (1, FloatingPointError), (1, ZeroDivisionError)):
+            with pytest.raises(Exception, match="no luck") as found:
+                ranks.each(lambda c=culprit, k=kind: fail(k) if ranks.rank == c else None)
+            told = RuntimeError if kind is ZeroDivisionError else kind
+            assert found.type is (kind if ranks.rank == culprit else told)
+
+
+def test_two_ranks_judge_and_draw_as_one(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
+    one, two = tmp_path / "1", tmp_path / "2"
+    judge_and_draw(one / "run", one)
+    alone = capfd.readouterr()
+    assert "2 images or more for a covariance" in alone.err
+    (tmp_path / "driver.py").write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from pathlib import Path; from test_ranks import share\n"
+        "share(*map(Path, sys.argv[1:]))\n"
+    )
+    done = torchrun(tmp_path / "driver.py", one / "run", two, ranks=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = [line for line in done.stderr.splitlines() if line.startswith("fokker: ")]
+    assert said == ["fokker: expected one image a rank or more to share out, 2, got 1"]
+
+    # while training
+    read = lambda folder: (folder / "run/metrics.jsonl").read_text().splitlines()
+    for a, b in zip(*(map(json.loads, read(folder)) for folder in (one, two)), strict=True):
+        for level in (0.3, 0.6, 0.9):
+            assert a[f"rmse_{level}"] == pytest.approx(b[f"rmse_{level}"], rel=1e-5)
+    name = "run/previews/step-00000002.png"
+    assert (read_png(one / name) - read_png(two / name)).abs().max() < 2.1 / 255
+
+    # images, and what is said of them
+    for name, count in (("five", 5), ("one", 1), ("corrected", 5)):
+        x, y = (np.load(folder / f"{name}.npy").astype(int) for folder in (one, two))
+        assert x.shape == (count, 1, 4, 4) and np.abs(x - y).max() <= 1 and x.std() > 1
+    first, second = (text.splitlines() for text in (alone.out, done.stdout))
+    assert len(first) == len(second) == 4  # rank 0 alone speaks
+    a, b = json.loads(first[2]), json.loads(second[2])
+    assert a.keys() == b.keys() and a["fid_n"] == b["fid_n"] == 7
+    for key in ("fid", "kid", "rmse_0.3"):
+        assert a[key] == pytest.approx(b[key], rel=1e-4)
+    (rate, *bits), (other, *others) = json.loads(first[3]), json.loads(second[3])
+    assert 0 < rate < 1 and rate == pytest.approx(other, rel=1e-5)
+    assert bits == others  # the same batches, with the same noise
 
 
 CONFIG = Config(
@@ -224,3 +333,10 @@ def test_the_command_runs_under_torchrun(tmp_path):
     done = torchrun(*args, ranks=2)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("run: ") == 1 and (tmp_path / "r/report.html").exists()
+    done = torchrun("-m", "fokker", "evaluate", tmp_path / "r", "--json", ranks=2)
+    (line,) = done.stdout.splitlines()  # rank 0 judges a 2-D set, and speaks
+    assert done.returncode == 0 and "kl" in json.loads(line)
+    done = torchrun("-m", "fokker", "sample", tmp_path / "none", ranks=2)
+    said = [line for line in done.stderr.splitlines() if line.startswith("fokker: ")]
+    assert len(said) == 1 and "does not exist" in said[0]
+    assert "exitcode  : 2" in done.stderr and "Traceback" not in done.stderr.split(said[0])[0]

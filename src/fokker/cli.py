@@ -6,6 +6,7 @@ import json
 import numpy as np
 import os
 import sys
+import time
 import torch
 import types
 import typing
@@ -25,12 +26,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from . import __version__, checks
 from .config import Config, ImageData, unknown
 from .generation import Sampling
 from .presets import generation_config, image_config, preset, table_config
+from .ranks import Ranks, join
 from .runs import Run, load
 from .studies.commands import (
     Bench,
@@ -45,6 +47,8 @@ from .studies.commands import (
 from .studies.generation.command import ReproduceGeneration
 from .tasks import ImageTask
 from .training import Interrupted
+
+LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
 
 
 @dataclass(frozen=True)
@@ -368,52 +372,56 @@ class Evaluate:
 
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
-        device = checks.device(self.device or run.config.device)
-        task = run.task()
-        line: dict[str, Any] = {"step": run.chosen, **task.judge(energy.to(device), device)}
-        said = [judgement(line), f"by {run.weights}"]
-        if self.fid is not None or self.bpd is not None:
-            if not isinstance(task, ImageTask):
-                raise ValueError(f"expected a run on images for --fid and --bpd, got {run.path}")
-            self.images(run, task, device, line, said)
-        print(json.dumps(line) if self.json else "\n".join(said))
+        with join(checks.device(self.device or run.config.device)) as ranks:
+            task, device = ranks.each(run.task), ranks.device
+            found = task.judge(energy.to(device), device, ranks)
+            line: dict[str, Any] = {"step": run.chosen, **found}
+            said = [judgement(line), f"by {run.weights}"]
+            if self.fid is not None or self.bpd is not None:
+                if not isinstance(task, ImageTask):
+                    raise ValueError(
+                        f"expected a run on images for --fid and --bpd, got {run.path}"
+                    )
+                self.images(run, task, ranks, line, said)
+        if ranks.first:
+            print(json.dumps(line) if self.json else "\n".join(said))
 
     def images(
-        self,
-        run: Run,
-        task: ImageTask,
-        device: torch.device,
-        line: dict[str, Any],
-        said: list[str],
+        self, run: Run, task: ImageTask, ranks: Ranks, line: dict[str, Any], said: list[str]
     ) -> None:
-        r"""Adds what samples and likelihood say."""
+        r"""Adds what samples and likelihood say, on the first rank."""
         from .generation import bits_of, check_trained, generate, suited
-        from .metrics import judge_images, load_inception, reference_of
+        from .metrics import described, judge_images, load_inception, reference_of
 
         check_trained(run)
+        device = ranks.device
         energy, train = suited(run, device), task.images["train"]
+        extractor = None
         if self.fid is not None:
             checks.positive_integer(fid=self.fid)
-            extractor = load_inception(self.inception, self.convention, device)
-            drawn = generate(
-                energy, self.fid, run.shape, self.sampling, self.seed, self.batch, 0, device
-            )
-            reference = reference_of(train, extractor, self.batch)
-            fid, kid = judge_images(drawn.images, reference, extractor, self.batch)
-            line |= {"fid": fid.value, "fid_n": self.fid, "convention": fid.convention}
-            line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
-            said += [f"{fid}, {drawn.evaluations} evaluations an image", str(kid)]
+            given = (self.inception, self.convention, device)
+            extractor = ranks.each(lambda: load_inception(*given))
         if self.bpd is not None:
-            test = task.pixels("test")[: self.bpd]
-            bits, error = bits_of(
-                energy, test, train.pixels, self.sampling, self.batch, self.seed, device
-            )
+            test = ranks.each(lambda: task.pixels("test"))[: self.bpd]
+            how = (self.sampling, self.batch, self.seed, device)
+            bits, error = bits_of(energy, test, train.pixels, *how, ranks=ranks)
             line |= {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}
             said.append(
                 f"{bits:.3f} ± {error:.3f} bits a dimension ({len(test):,} test images with uniform"
                 f" noise, by the flow from {self.sampling.sigma_min:g} to"
                 f" {self.sampling.sigma_max:g})"
             )
+        if self.fid is not None and extractor is not None:
+            how = (self.sampling, self.seed, self.batch, 0, device)
+            drawn = generate(energy, self.fid, run.shape, *how, ranks=ranks)
+            features = described(drawn.images, extractor, self.batch, ranks)
+            if not ranks.first:  # nothing is left to share out: the reference is made once a set
+                return
+            reference = reference_of(train, extractor, self.batch)
+            fid, kid = judge_images(features, reference, extractor)
+            line |= {"fid": fid.value, "fid_n": self.fid, "convention": fid.convention}
+            line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
+            said += [f"{fid}, {drawn.evaluations} evaluations an image", str(kid)]
 
 
 @dataclass(frozen=True)
@@ -479,18 +487,22 @@ class Sample:
         if out.suffix not in kinds:
             raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
         if images:
-            self.images(run, n, out)
-        else:
+            with join(self.device) as ranks:
+                self.images(run, n, out, ranks)
+        elif first_rank():
             self.points(run, n, out)
 
-    def images(self, run: Run, n: int, out: Path) -> None:
+    def images(self, run: Run, n: int, out: Path, ranks: Ranks) -> None:
         from .data.picture import save_png, to_float
         from .generation import check_trained, generate, suited
         from .samplers import Field
 
         check_trained(run)
-        field = Field(suited(run, self.device), self.compile)
-        drawn = generate(field, n, run.shape, self.sampling, self.seed, self.batch, 0, self.device)
+        field = Field(suited(run, ranks.device), self.compile)
+        how = (self.sampling, self.seed, self.batch, 0, ranks.device)
+        drawn = generate(field, n, run.shape, *how, ranks=ranks)
+        if not ranks.first:
+            return
         if out.suffix == ".npy":
             np.save(out, drawn.images.numpy())
         else:
@@ -639,6 +651,13 @@ def main(args: list[str] | None = None) -> None:
     if args == ["--version"]:
         return print(f"fokker {__version__}")
     say = lambda text: print(f"fokker: {text}", file=sys.stderr) if first_rank() else None
+
+    def fail(text: object, code: int) -> NoReturn:
+        say(text)
+        if not first_rank():  # torchrun ends all ranks when one ends: let the first do so
+            time.sleep(LINGER)
+        sys.exit(code)
+
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
         command = parse(args)
@@ -649,11 +668,9 @@ def main(args: list[str] | None = None) -> None:
         said = str(error)
         if isinstance(error, FileNotFoundError) and error.filename is not None:
             said = f"expected a file that exists or a folder to write to, got {error.filename}"
-        say(said)
-        sys.exit(2)
+        fail(said, 2)
     except FloatingPointError as error:  # training diverged, or a chain did
-        say(error)
-        sys.exit(3)
+        fail(error, 3)
     except Interrupted as error:
         say(error)
         sys.exit(130)

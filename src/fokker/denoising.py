@@ -31,7 +31,7 @@ pixels at once, which is never less; PSNR with a range of 2; SSIM (Wang et al., 
 Gaussian window of 11 pixels.
 """
 
-__all__ = ["RULES", "Errors", "denoise", "denoise_picture", "errors", "estimate_sigma"]
+__all__ = ["RULES", "Errors", "denoise", "denoise_picture", "errors", "estimate_sigma", "rmse"]
 
 import math
 import torch
@@ -198,8 +198,8 @@ class Errors(NamedTuple):
     ssim: float  # the mean over images
 
 
-def errors(out: Tensor, clean: Tensor) -> Errors:
-    r"""Returns the errors of images in [−1, 1].
+def rmse(out: Tensor, clean: Tensor) -> Tensor:
+    r"""Returns the RMSE of each image in float64, with shape (B).
 
     Arguments:
         out: The denoised images, with shape (B, C, H, W).
@@ -209,9 +209,15 @@ def errors(out: Tensor, clean: Tensor) -> Errors:
         raise ValueError(
             f"expected images of one shape, got {tuple(out.shape)} and {tuple(clean.shape)}"
         )
-    mse = (out.double() - clean.double()).square().flatten(1).mean(1)
+    return (out.double() - clean.double()).square().flatten(1).mean(1).sqrt()
+
+
+def errors(out: Tensor, clean: Tensor) -> Errors:
+    r"""Returns the errors of images in [−1, 1]. Arguments are those of `rmse`."""
+    each = rmse(out, clean)
+    mse = each.square()
     return Errors(
-        float(mse.sqrt().mean()),
+        float(each.mean()),
         float(mse.mean().sqrt()),
         float((10 * torch.log10(4 / mse.clamp(min=1e-12))).mean()),
         float(ssim(out.double(), clean.double()).mean()),

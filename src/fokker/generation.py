@@ -7,7 +7,9 @@ settings are 18 Heun steps from 80 to 0.01, EDM's from 80 to 0.002. The correcto
 
 **Image i of a seed is one image**, whatever the batch, the number of images, and the call that makes
 it: it has random numbers of its own. Batches of another size may round differently in the last bit
-of a float, and so, rarely, in a byte.
+of a float, and so, rarely, in a byte. So ranks share images out (`fokker.ranks`): each draws some, and has
+them all. The corrector is tuned on rank 0. A likelihood is shared out by batches, as the steps of its solver
+suit a batch: its figures are those of one rank.
 
 **What cannot be sampled** is refused: an energy of one level; weights that no step has changed; and
 an energy that diverged, whose score is not finite or whose samples are far from any image.
@@ -29,15 +31,18 @@ import math
 import time
 import torch
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
 from . import checks
 from .data.picture import to_float, to_uint8
+from .derivatives import probe
 from .energies import Energy
 from .metrics import bits_per_dimension, dequantize, log_likelihood
 from .networks import UNetDenoiser, UNetEnergy
+from .ranks import ALONE, Ranks
 from .runs import Run, build
 from .samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
 
@@ -128,8 +133,9 @@ def generate(
     first: int = 0,
     device: torch.device | str = "cpu",
     flow: Flow | None = None,
+    ranks: Ranks = ALONE,
 ) -> Generated:
-    r"""Returns n images of an energy of every level.
+    r"""Returns n images of an energy of every level, on every rank.
 
     Arguments:
         energy: The energy, or its `Field`, which compiles once for all calls.
@@ -141,29 +147,40 @@ def generate(
         first: The index of the first image.
         device: The device of the energy.
         flow: The flow of the sampling, where it was tuned before.
+        ranks: The ranks that share out the images.
     """
     checks.positive_integer(n=n, batch=batch)
     field = energy if isinstance(energy, Field) else Field(energy)
     own = {"device": device, "dtype": torch.float32}
-    source = lambda: torch.Generator().manual_seed(seed)
+    mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
+
+    def share(flow: Flow) -> tuple[Tensor, Tensor]:
+        r"""This rank's images; and of each, the mean size of a pixel and the acceptance."""
+        if not mine:
+            return torch.zeros(0, *shape, dtype=torch.uint8), torch.zeros(0, 2)
+        drawn = flow.run(field, len(mine), shape, source, batch, first + mine.start, **own)
+        sizes = drawn.samples.abs().flatten(1).mean(1)
+        rates = torch.zeros_like(sizes) if drawn.acceptance is None else drawn.acceptance.mean(0)
+        return to_uint8(drawn.samples).cpu(), torch.stack([sizes, rates], 1).cpu()
+
     try:
-        flow = tuned(field, shape, sampling, seed, device) if flow is None else flow
+        if flow is None:
+            flow = tuned(field, shape, sampling, seed, device, ranks)
         clock = time.perf_counter()
-        drawn = flow.run(field, n, shape, source(), batch, first, **own)
-        images = to_uint8(drawn.samples).cpu()
+        images, found = ranks.each(partial(share, flow))
     except FloatingPointError as error:
         raise DivergedEnergy(
             f"expected an energy that did not diverge, got one that did: {error}"
         ) from None
+    images = ranks.collect(images)
     seconds = time.perf_counter() - clock
-    size = float(drawn.samples.abs().mean())
+    size, rate = ranks.collect(found).mean(0).tolist()
     if not size < FAR:
         raise DivergedEnergy(
             "expected an energy that did not diverge, and steps enough, got samples whose mean pixel"
             f" has size {size:.3g}, at most 1 by right"
         )
-    rate = None if drawn.acceptance is None else float(drawn.acceptance.mean())
-    return Generated(images, drawn.evaluations, rate, seconds)
+    return Generated(images, flow.evaluations, rate if flow.corrector else None, seconds)
 
 
 def tuned(
@@ -172,15 +189,22 @@ def tuned(
     sampling: Sampling,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Flow:
-    r"""Returns the flow of a sampling, with the step sizes at which its corrector meets its target."""
+    r"""Returns the flow of a sampling, with the step sizes at which its corrector meets its target, found
+    by rank 0."""
     flow = sampling.flow(math.prod(shape))
     if flow.corrector is None:
         return flow
     # samples of their own: image i does not depend on what was tuned with it
     generator = torch.Generator().manual_seed(seed + 2**31)
     eager = Field(field.energy)  # of another batch than the samples
-    return flow.tune(eager, shape, generator, device=device, dtype=torch.float32)
+
+    def sizes() -> list[float]:
+        found = flow.tune(eager, shape, generator, device=device, dtype=torch.float32).corrector
+        return [] if found is None else list(found.step_sizes)
+
+    return replace(flow, corrector=replace(flow.corrector, step_sizes=ranks.once(sizes)))
 
 
 def bits_of(
@@ -192,8 +216,9 @@ def bits_of(
     seed: int = 0,
     device: torch.device | str = "cpu",
     tolerance: float = 1e-4,
+    ranks: Ranks = ALONE,
 ) -> tuple[float, float]:
-    r"""Returns the mean bits a dimension of images, by the flow, and its standard error.
+    r"""Returns the mean bits a dimension of images, by the flow, and its standard error, on every rank.
 
     The Laplacian is estimated with one probe an image (`fokker.metrics.likelihood`).
 
@@ -206,6 +231,7 @@ def bits_of(
         seed: The seed of the dequantization and the probes.
         device: The device of the energy.
         tolerance: The error of a step of the solver.
+        ranks: The ranks that share out the batches.
     """
     if isinstance(energy, UNetDenoiser):
         raise ValueError("expected an energy, to have a likelihood, got a denoiser")
@@ -214,11 +240,21 @@ def bits_of(
     clean = to_float(train[:10_000])
     mean, variance = (v.to(device) for v in (clean.mean(0), clean.var(0)))
     generator = torch.Generator(device).manual_seed(seed)
-    found = []
-    for part in pixels.split(batch):
-        x = dequantize(to_float(part.to(device)), generator)
-        low, high = sampling.sigma_min, sampling.sigma_max
-        log_prob, _ = log_likelihood(energy, x, low, high, mean, variance, 1, generator, tolerance)
-        found.append(bits_per_dimension(log_prob, math.prod(x.shape[1:])).cpu())
-    bits = torch.cat(found).double()
+    low, high = sampling.sigma_min, sampling.sigma_max
+    parts = pixels.split(batch)
+    mine = ranks.among(len(parts))
+
+    def share() -> Tensor:
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for k, part in enumerate(parts):
+            x = dequantize(to_float(part.to(device)), generator)
+            if k not in mine:
+                probe(x, "rademacher", generator)  # what the likelihood of another rank draws
+                continue
+            out = log_likelihood(energy, x, low, high, mean, variance, 1, generator, tolerance)
+            bits = bits_per_dimension(out.log_prob, math.prod(x.shape[1:]))
+            found.append(bits.double().cpu())
+        return torch.cat(found)
+
+    bits = ranks.collect(ranks.each(share))
     return float(bits.mean()), float(bits.std() / math.sqrt(len(bits)))

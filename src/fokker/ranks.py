@@ -11,12 +11,20 @@ average: what is a function of equal numbers is equal, and `agree` checks it. A 
 same for any number of ranks, up to the rounding of that sum.
 
 The objective's state (the particles of persistent contrastive divergence) is shared by rows like the
-batch, and put together again when it is saved, so a run may be resumed with another number of ranks. Rank
-0 alone judges and writes; what it finds it tells the others as JSON.
+batch, and put together again when it is saved, so a run may be resumed with another number of ranks.
+
+**Judging and drawing** are shared out by the number of the image: rank r of R takes those from
+:math:`\lfloor n r / R \rfloor` to :math:`\lfloor n (r + 1) / R \rfloor`, each of which has noise of its own, and
+`collect` puts together in order what all have found. A function that is handed `ranks` is called on every
+rank with the same arguments, and returns on every rank what one rank would find, up to rounding. What is no
+mean over points (the grid of a 2-D set, the normalizer of a table) rank 0 judges alone and tells the others
+as JSON; it alone writes and prints. What fails on one rank fails on all.
 
 .. code-block:: bash
 
-    torchrun --nproc-per-node 8 -m fokker train toy --data rings --device cuda --out runs/rings
+    torchrun --nproc-per-node 8 -m fokker train generation --data cifar10 --device cuda --out runs/cifar10
+    torchrun --nproc-per-node 8 -m fokker sample runs/cifar10 -n 50000 --device cuda -o samples.npy
+    torchrun --nproc-per-node 8 -m fokker evaluate runs/cifar10 --fid 50000 --device cuda
 
 NCCL carries tensors on GPUs, Gloo those on CPUs.
 """
@@ -35,13 +43,18 @@ from datetime import timedelta
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .metrics.fid import Statistics
 from .objectives import Share
 from .step import Gradients
 
-PATIENCE = timedelta(hours=1)  # of the ranks that wait while rank 0 judges
+if TYPE_CHECKING:  # the metrics are shared out themselves
+    from .metrics.fid import Statistics
+
+Found = TypeVar("Found")
+
+PATIENCE = timedelta(hours=1)  # of ranks that wait for another
+FAILURES = (ValueError, OSError, FloatingPointError)  # that the command line says in one line
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        r"""Whether this rank is the one that judges and writes."""
+        r"""Whether this rank is the one that writes."""
         return self.rank == 0
 
     @property
@@ -105,18 +118,58 @@ class Ranks:
         dist.all_gather(parts, x.contiguous())
         return torch.stack(parts, 1).flatten(0, 1)
 
-    def tell(self, value: Any = None) -> Any:
-        r"""Returns what rank 0 says, in the types of JSON; the others' value is not asked for."""
+    def collect(self, x: Tensor) -> Tensor:
+        r"""Returns rows of which each rank has some in a row, none perhaps, in the order of the ranks, on
+        every rank. Beyond their number, shapes and dtypes are the same."""
+        if self.size == 1:
+            return x
+        counts = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
+        dist.all_gather(counts, torch.full_like(counts[0], len(x)))
+        longest = max(int(n) for n in counts)
+        own = torch.zeros(longest, *x.shape[1:], dtype=x.dtype, device=self.device)
+        own[: len(x)] = x
+        parts = [torch.empty_like(own) for _ in counts]
+        dist.all_gather(parts, own)
+        whole = torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)])
+        return whole.to(x.device)
+
+    def tell(self, value: Any = None, source: int = 0) -> Any:
+        r"""Returns what one rank says, in the types of JSON; the others' value is not asked for."""
         if self.size == 1:
             return value
-        text = json.dumps(value).encode() if self.first else b""
+        text = json.dumps(value).encode() if self.rank == source else b""
         count = torch.tensor(len(text), device=self.device)
-        dist.broadcast(count, 0)
+        dist.broadcast(count, source)
         data = torch.zeros(int(count), dtype=torch.uint8, device=self.device)
-        if self.first:
+        if self.rank == source:
             data.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        dist.broadcast(data, 0)
+        dist.broadcast(data, source)
         return json.loads(bytes(data.cpu().tolist()))
+
+    def each(self, work: Callable[[], Found]) -> Found:
+        r"""Returns what this rank finds. If any rank fails, all fail, with the words of the first.
+
+        Arguments:
+            work: What this rank does; nothing in it may wait for another rank.
+        """
+        if self.size == 1:
+            return work()
+        found: list[Found] = []
+        failed: Exception | None = None
+        try:
+            found.append(work())
+        except Exception as error:  # noqa: BLE001 - raised below, once the others know
+            failed = error
+        first = torch.tensor(self.size if failed is None else self.rank, device=self.device)
+        dist.all_reduce(first, dist.ReduceOp.MIN)
+        if (source := int(first)) < self.size:
+            kinds = [kind.__name__ for kind in FAILURES if isinstance(failed, kind)]
+            told = self.tell({"kinds": kinds, "text": str(failed)}, source)
+            if failed is not None and source == self.rank:
+                raise failed
+            alike = (kind for kind in FAILURES if kind.__name__ in told["kinds"])
+            raise next(alike, RuntimeError)(f"rank {source} failed: {told['text']}")
+        return found[0]
 
     def once(self, work: Callable[[], Any]) -> Any:
         r"""Returns what rank 0 finds, on every rank, in the types of JSON. If it fails, all fail.
@@ -126,19 +179,7 @@ class Ranks:
         """
         if self.size == 1:
             return work()
-        told: dict[str, Any] = {}
-        failed: Exception | None = None
-        if self.first:
-            try:
-                told["value"] = work()
-            except Exception as error:  # noqa: BLE001 - raised below, once the others know
-                failed, told["error"] = error, str(error)
-        told = self.tell(told)
-        if failed is not None:
-            raise failed
-        if "error" in told:
-            raise RuntimeError(f"rank 0 failed: {told['error']}")
-        return told["value"]
+        return self.tell(self.each(work if self.first else lambda: None))
 
     def agree(self, tensors: Sequence[Tensor]) -> None:
         r"""Raises unless all ranks hold the same tensors, bit for bit."""
@@ -154,7 +195,7 @@ class Ranks:
                 " library of one of them differs"
             )
 
-    def merge(self, own: Statistics) -> Statistics:
+    def merge(self, own: "Statistics") -> "Statistics":
         r"""Returns the statistics of the features of all ranks' images together, on every rank.
 
         Exact up to rounding: :math:`S = \sum_r S_r + n_r (\mu_r - \mu)(\mu_r - \mu)^\top`.

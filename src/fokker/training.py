@@ -3,8 +3,8 @@ r"""Training: one energy, from a configuration to a run folder.
 A step draws a fresh batch, evaluates the objective, and lets Adam move the weights; the average of
 the weights follows. All randomness of step k comes from a generator seeded by the run's seed and k, so a
 run that was stopped and resumed takes the very steps it would have taken: on a CPU the result is the same
-bit for bit. Under `torchrun` every rank takes its share of each step (`fokker.ranks`), and rank 0 judges
-and writes.
+bit for bit. Under `torchrun` every rank takes its share of each step and, on images, of each judgement
+(`fokker.ranks`), and rank 0 writes.
 
 Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run that diverges stops, or is rolled back
 (`fokker.guard`); what was saved before is kept, and nothing that is not finite is ever saved. On a table
@@ -239,9 +239,10 @@ class State:
             torch.cuda.empty_cache()
 
     def judge(self, x: Tensor, info: dict[str, Any]) -> Line:
-        r"""Returns the diagnostics of the weights and the judgement of their average, on rank 0."""
-        line = diagnose(self.energy, self.config.objective, x, info)
-        return line | self.task.judge(self.shadow, self.ranks.device)
+        r"""Returns the diagnostics of the weights and the judgement of their average, on every rank."""
+        ranks = self.ranks
+        line = ranks.once(lambda: diagnose(self.energy, self.config.objective, x, info))
+        return line | self.task.judge(self.shadow, ranks.device, ranks)
 
     def improve(self, line: Line) -> Fall | None:
         r"""Keeps the weights that a judgement is for if they are better than those before."""
@@ -275,9 +276,10 @@ class State:
                 write_checkpoint(self.folder, checkpoint, self.config.keep)
 
     def preview(self) -> None:
-        r"""Leaves a picture of the averaged weights, where the task has one to draw; for rank 0."""
+        r"""Leaves a picture of the averaged weights, where the task has one to draw."""
+        ranks = self.ranks
         with writing(self.folder, self.saved):
-            self.task.preview(self.shadow, self.ranks.device, self.folder, self.done)
+            self.task.preview(self.shadow, ranks.device, self.folder, self.done, ranks)
 
     def roll_back(self, fall: Fall) -> Line:
         r"""Goes back to the last good checkpoint, or further if it was gone back to already, for another
@@ -367,7 +369,7 @@ def fit(
     with join(config.device) as ranks, stop_requests() as stops:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
-        run = State(config, folder, task_of(config), ranks)
+        run = State(config, folder, ranks.each(lambda: task_of(config)), ranks)
         found = ranks.once(lambda: open_folder(folder, config, resume))
         if found is not None:
             name = Name(*found)
@@ -421,7 +423,7 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
             info = {name: float(v) for name, v in result.info.items()}
             line |= {k: v if math.isfinite(v) else None for k, v in info.items()}
             line |= run.watch.line()
-            line |= ranks.once(lambda x=x, info=info: run.judge(x, info))
+            line |= run.judge(x, info)
             line["seconds"] = ranks.tell(round(run.seconds, 3))
             fall = run.improve(line)
 
@@ -457,7 +459,7 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
             ranks.once(lambda c=checkpoint: run.write(c))
             run.saved = run.done
             if due:
-                ranks.once(run.preview)
+                run.preview()
             progress(run.done, line)
         if stopping:
             raise Interrupted(folder, run.done)

@@ -12,7 +12,7 @@ from .density import (
 from .fid import FID, KID, Statistics, fid_between, frechet, kid_between, statistics
 from .inception import Extractor, load_inception
 from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
-from .quality import Quality, Reference, judge_images, reference_of
+from .quality import Quality, Reference, described, judge_images, reference_of
 from .residual import Residual, fokker_planck_residual
 from .transport import wasserstein
 
@@ -29,6 +29,7 @@ __all__ = [
     "Statistics",
     "bits_per_dimension",
     "dequantize",
+    "described",
     "evaluate_mixture",
     "evaluate_planar",
     "fid_between",

@@ -3,9 +3,12 @@ r"""How near generated images are to a set: FID and KID against statistics that 
 The moments of the features of a whole set, in float64, and the features of :math:`10^4` of its images
 for the kernel distance are kept in the cache (`fokker.data.cache`) under the hash of the pixels, the
 weights of the network and the convention: they are computed once a set.
+
+Features of generated images are shared out over ranks (`fokker.ranks`): each computes those of its images,
+and their moments are merged.
 """
 
-__all__ = ["Quality", "Reference", "judge_images", "reference_of"]
+__all__ = ["Quality", "Reference", "described", "judge_images", "reference_of"]
 
 import hashlib
 import numpy as np
@@ -19,6 +22,7 @@ from .fid import FID, KID, Statistics, fid_between, kid_between, statistics
 from .inception import Extractor
 from ..data import cache
 from ..data.images import Images
+from ..ranks import ALONE, Ranks
 
 VERSION = 1  # of what is kept
 KERNEL = 10_000  # images whose features are kept, for the kernel distance
@@ -29,7 +33,7 @@ class Reference:
     r"""What is kept of a set of images."""
 
     statistics: Statistics  # of all images
-    features: Tensor  # (M, D), of some
+    features: Tensor  # (M, D), of some or all
 
 
 class Quality(NamedTuple):
@@ -75,19 +79,40 @@ def reference_of(images: Images, extractor: Extractor, batch: int = 64) -> Refer
     return Reference(found, features)
 
 
+def described(
+    pixels: Tensor, extractor: Extractor, batch: int = 64, ranks: Ranks = ALONE
+) -> Reference:
+    r"""Returns the moments and the features of images, on every rank.
+
+    Arguments:
+        pixels: The images, bytes (N, C, H, W), the same on every rank.
+        extractor: The network.
+        batch: The number of images at once.
+        ranks: The ranks that share out the images.
+    """
+    if len(pixels) < ranks.size:
+        raise ValueError(
+            f"expected one image a rank or more to share out, {ranks.size}, got {len(pixels)}"
+        )
+    mine = ranks.among(len(pixels))
+    features = ranks.each(lambda: extractor.features(pixels[mine.start : mine.stop], batch))
+    own = ranks.each(lambda: Statistics.of(features, extractor.convention, extractor.weights))
+    return Reference(ranks.merge(own), ranks.collect(features))
+
+
 def judge_images(
-    pixels: Tensor, reference: Reference, extractor: Extractor, batch: int = 64
+    images: Tensor | Reference, reference: Reference, extractor: Extractor, batch: int = 64
 ) -> Quality:
     r"""Returns FID and KID of images.
 
     Arguments:
-        pixels: The images, bytes (N, C, H, W).
+        images: The images, bytes (N, C, H, W), or what `described` returned of them.
         reference: What they are compared to.
         extractor: The network that the reference was made with.
         batch: The number of images at once.
     """
-    features = extractor.features(pixels, batch)
-    fid = fid_between(features, reference.statistics, extractor)
-    subset = min(1000, len(features), len(reference.features))
-    kid = None if subset < 2 else kid_between(features, reference.features, extractor, subset)
+    own = images if isinstance(images, Reference) else described(images, extractor, batch)
+    fid = fid_between(own.statistics, reference.statistics)
+    subset = min(1000, len(own.features), len(reference.features))
+    kid = None if subset < 2 else kid_between(own.features, reference.features, extractor, subset)
     return Quality(fid, kid)

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing import Any
 
 from ..energies import Energy
+from ..ranks import ALONE, Ranks
 
 
 class Task(abc.ABC):
@@ -24,14 +25,23 @@ class Task(abc.ABC):
         r"""Returns n training points, :math:`(n, *)` in float32, on the device of the generator."""
 
     @abc.abstractmethod
-    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
-        r"""Returns how good an energy is; `None` where there is no answer."""
+    def judge(
+        self, energy: Energy, device: torch.device, ranks: Ranks = ALONE
+    ) -> dict[str, float | None]:
+        r"""Returns how good an energy is, the same on all ranks; `None` where there is no answer."""
 
     def card(self, energy: Energy, device: torch.device) -> dict[str, Any]:
         r"""Returns what reading the run needs beside its weights, in the types of JSON."""
         return {}
 
-    def preview(self, energy: Energy, device: torch.device, folder: Path, step: int) -> None:  # noqa: B027
+    def preview(  # noqa: B027
+        self,
+        energy: Energy,
+        device: torch.device,
+        folder: Path,
+        step: int,
+        ranks: Ranks = ALONE,
+    ) -> None:
         r"""Leaves a picture of an energy after a step in a run folder, where there is one to draw."""
 
     def check(self, card: dict[str, Any]) -> None:  # noqa: B027

@@ -3,7 +3,8 @@ r"""The task of a set of images.
 Training images are drawn at random from the training split, kept on the device as bytes; an energy
 is judged by denoising images of the test split at three levels, by the mean over images of the RMSE,
 pixels in [−1, 1] (`fokker.denoising`, without clipping). An energy of one level is judged by its
-one-step rule. The number of images is small while training; a study judges on more.
+one-step rule. The number of images is small while training; a study judges on more. Each rank denoises
+its share of them (`fokker.ranks`), with the noise that one rank would give them.
 
 An energy of every level may leave a **preview** in `previews/step-K.png` at each evaluation: samples of
 one seed, so that their change shows what training does. It is drawn after the run is saved.
@@ -16,15 +17,15 @@ import torch
 
 from pathlib import Path
 from torch import Tensor
-from typing import Any
 
 from .base import Task
 from ..config import ImageData
 from ..data.images import Images, read_images
 from ..data.picture import save_png, to_float
-from ..denoising import denoise, errors
+from ..denoising import denoise, rmse
 from ..energies import Energy
 from ..objectives import LevelDCD, Noisy, Objective
+from ..ranks import ALONE, Ranks
 from ..samplers import Heun
 
 LEVELS = (0.3, 0.6, 0.9)  # the paper's
@@ -82,22 +83,47 @@ class ImageTask(Task):
         r"""Returns the first n test images, in [−1, 1]."""
         return to_float(self.pixels("test")[:n]).to(device)
 
-    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
-        clean = self.test(FEW if device.type == "cpu" else JUDGED, device)
-        line: dict[str, Any] = {}
-        for sigma in LEVELS:
-            x = noisy(clean, sigma)
-            out = denoise(energy, x, sigma, self.level)
-            line[f"rmse_{sigma}"] = errors(out, clean).rmse_mean
+    def judge(
+        self, energy: Energy, device: torch.device, ranks: Ranks = ALONE
+    ) -> dict[str, float | None]:
+        count = FEW if device.type == "cpu" else JUDGED
+        clean = ranks.each(lambda: self.test(count, device))
+        mine = ranks.among(len(clean))
+        own = slice(mine.start, mine.stop)
+
+        def share() -> Tensor:
+            found = torch.zeros(len(mine), len(LEVELS), dtype=torch.float64)
+            for k, sigma in enumerate(LEVELS if mine else ()):
+                out = denoise(energy, noisy(clean, sigma)[own], sigma, self.level)
+                found[:, k] = rmse(out, clean[own])
+            return found
+
+        means = ranks.collect(ranks.each(share)).mean(0).tolist()
+        line = {f"rmse_{sigma}": mean for sigma, mean in zip(LEVELS, means, strict=True)}
         return {k: v if math.isfinite(v) else None for k, v in line.items()}
 
-    def preview(self, energy: Energy, device: torch.device, folder: Path, step: int) -> None:
+    def preview(
+        self,
+        energy: Energy,
+        device: torch.device,
+        folder: Path,
+        step: int,
+        ranks: Ranks = ALONE,
+    ) -> None:
         if not self.shown:
             return
-        flow, generator = Heun(), torch.Generator().manual_seed(0)
-        x = flow.run(
-            energy, self.shown, self.shape, generator, device=device, dtype=torch.float32
-        ).samples
-        place = folder / "previews"
-        place.mkdir(exist_ok=True)
-        save_png(place / f"step-{step:08d}.png", x)
+        mine, generator = ranks.among(self.shown), torch.Generator().manual_seed(0)
+        own = {"first": mine.start, "device": device, "dtype": torch.float32}
+
+        def share() -> Tensor:
+            if not mine:
+                return torch.zeros(0, *self.shape)
+            return Heun().run(energy, len(mine), self.shape, generator, **own).samples.cpu()
+
+        x, place = ranks.collect(ranks.each(share)), folder / "previews"
+
+        def write() -> None:
+            place.mkdir(exist_ok=True)
+            save_png(place / f"step-{step:08d}.png", x)
+
+        ranks.once(write)

@@ -16,6 +16,7 @@ from .base import Task
 from ..data import Planar
 from ..energies import Energy
 from ..metrics import evaluate_planar
+from ..ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class ToyTask(Task):
     def batch(self, n: int, generator: torch.Generator) -> Tensor:
         return self.data.sample(n, generator, generator.device, torch.float32)
 
-    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
+    def judge(
+        self, energy: Energy, device: torch.device, ranks: Ranks = ALONE
+    ) -> dict[str, float | None]:
+        return ranks.once(lambda: self.judge_alone(energy, device))
+
+    def judge_alone(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
         report = evaluate_planar(energy, self.data, device=device)
         return {k: v if math.isfinite(v) else None for k, v in report._asdict().items()}

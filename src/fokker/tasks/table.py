@@ -32,6 +32,7 @@ from ..data.table import Standardize, read_table, split
 from ..derivatives import EnergyLike, Hutchinson, value
 from ..energies import Energy
 from ..metrics import log_normalizer, score_matching_loss
+from ..ranks import ALONE, Ranks
 
 CENTERS = 200  # training rows in the proposal for Z
 DRAWS = 8000  # points of the importance sample
@@ -97,7 +98,12 @@ class TableTask(Task):
         constant = self.dim * math.log(2 * math.pi) / 2 + self.standardize.log_volume
         return float(z.square().sum(0).mean() / 2 + factor.diagonal().log().sum()) + constant
 
-    def judge(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
+    def judge(
+        self, energy: Energy, device: torch.device, ranks: Ranks = ALONE
+    ) -> dict[str, float | None]:
+        return ranks.once(lambda: self.judge_alone(energy, device))
+
+    def judge_alone(self, energy: Energy, device: torch.device) -> dict[str, float | None]:
         log_z, error, ess = self.normalizer(energy, device)
         shift = log_z + self.standardize.log_volume
         # as many training rows as validation rows, which come in random order
