@@ -28,6 +28,21 @@ def images(n=4, sigma=0.3, size=16, channels=1):
     return clean, clean + sigma * torch.randn(clean.shape, generator=generator)
 
 
+class GreyInColour:
+    r"""Data whose three channels are one standard normal: the best guess from noise of level σ."""
+
+    def denoise(self, x, sigma):
+        guess = x.mean(1, keepdim=True) / (1 + sigma**2 / 3)
+        return guess.expand_as(x)
+
+
+def test_a_grey_picture_in_a_colour_model():
+    y = 0.3 * torch.randn(1, 20, 24)
+    out, sigma = denoise_picture(GreyInColour(), y, (3, 8, 8), 0.6)
+    assert sigma == pytest.approx(0.6)
+    assert torch.allclose(out, (y / (1 + 0.6**2)).clamp(-1, 1))  # nothing of y is lost
+
+
 def test_rules_at_the_level_of_training_are_tweedie():
     _, x = images(sigma=0.3)
     expected = x * S2 / (S2 + 0.09)
@@ -98,8 +113,10 @@ def test_a_picture_of_any_size(size, own, trained):
     generator = torch.Generator().manual_seed(0)
     picture = 0.3 * torch.randn(own, *size, generator=generator)
     out, sigma = denoise_picture(EveryLevel(), picture, (trained, 16, 16), 0.3)
-    # pixel by pixel, so tiles and their weights must leave no trace
-    assert torch.allclose(out, (picture * S2 / (S2 + 0.09)).clamp(-1, 1), atol=1e-5)
+    # pixel by pixel, so tiles and their weights must leave no trace; of three independent channels
+    # the mean has a third of the variance
+    noise = 0.09 * (3 if (own, trained) == (1, 3) else 1)
+    assert torch.allclose(out, (picture * S2 / (S2 + noise)).clamp(-1, 1), atol=1e-5)
     assert sigma == pytest.approx(0.3)
 
 

@@ -22,9 +22,15 @@ Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigma)`
 At :math:`\sigma = \sigma_1` the first two agree and are exact; `posterior` is the first there.
 
 **Pictures** of any size are cut into tiles of the size that was trained on, which overlap by half;
-the results are blended with the weights :math:`\sin^2`, which add up to one. A grey picture goes
-through a colour model three times the same, and is averaged; a colour one through a grey model
-channel by channel.
+the results are blended with the weights :math:`\sin^2`, which add up to one. A colour picture goes
+through a grey model channel by channel. A grey one, :math:`y = x_0 + \sigma \varepsilon`, is no colour
+picture with three equal channels: its noise would be the same in all of them, and pass for texture. But
+the mean of C independent noises of level :math:`\sqrt{C} \sigma` is one of level σ, so
+
+.. math:: x_c = y + \sqrt{C} \sigma (z_c - \bar z), \qquad z_c \sim \mathcal{N}(0, 1),
+
+is the grey image in C channels with independent noise of level :math:`\sqrt{C} \sigma`, and nothing of y is
+lost. It is denoised at that level; the result is the mean over channels, and over a few draws of z.
 
 **Errors.** Over images i with pixels in [−1, 1]: the mean of the RMSE of each, and the RMSE over all
 pixels at once, which is never less; PSNR with a range of 2; SSIM (Wang et al., 2004) with its usual
@@ -46,6 +52,7 @@ from .checks import align
 from .derivatives import gradient
 
 RULES = ("one-step", "given", "descent", "posterior")
+DRAWS = 4  # of the colour of the noise in a grey picture
 
 
 def estimate_sigma(x: Tensor) -> Tensor:
@@ -157,10 +164,14 @@ def denoise_picture(
         checks.positive(sigma=sigma)
     channels, h, w = shape
     own, height, width = picture.shape
+    assumed = sigma
     if own == channels:
         x = picture[None]
     elif own == 1:
-        x = picture.expand(channels, -1, -1)[None]
+        generator = torch.Generator().manual_seed(0)
+        z = torch.randn(DRAWS, channels, height, width, generator=generator).to(picture)
+        sigma = math.sqrt(channels) * sigma
+        x = picture + sigma * (z - z.mean(1, keepdim=True))
     elif channels == 1:
         x = picture[:, None]  # each channel as a grey picture
     else:
@@ -177,10 +188,12 @@ def denoise_picture(
     hat = lambda n: torch.sin(math.pi * (torch.arange(n, device=x.device) + 0.5) / n) ** 2
     out = (out * hat(h)[:, None] * hat(w)).permute(0, 3, 4, 5, 1, 2).flatten(1, 3).flatten(2)
     out = F.fold(out, x.shape[2:], (h, w), stride=(h // 2, w // 2))
-    out = out[:, :, h // 2 :, w // 2 :][:, :, :height, :width].clamp(-1, 1)
+    out = out[:, :, h // 2 :, w // 2 :][:, :, :height, :width]
     if own == channels:
-        return out[0], sigma
-    return (out.mean(1) if own == 1 else out[:, 0]), sigma
+        out = out[0]
+    else:
+        out = out.mean((0, 1))[None] if own == 1 else out[:, 0]
+    return out.clamp(-1, 1), assumed
 
 
 def reflect(i: Tensor, n: int) -> Tensor:
