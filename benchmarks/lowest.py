@@ -130,11 +130,12 @@ def main(args: list[str] | None = None) -> None:
             versions = install(python, project, pins)
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"expected the lower bounds to install, got: {error}") from None
-        print(f"Python {sys.version.split()[0]},", *(f"{k} {v}" for k, v in versions.items()))
+        used = ", ".join(f"{name} {version}" for name, version in versions.items())
+        used = f"Python {sys.version.split()[0]} and {used}"
+        print(used, flush=True)
         tests = test(python, Path(folder, "report.xml"), given.processes)
     detail = (
-        f"Python {sys.version.split()[0]} and "
-        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        used
         + ("" if pins["torch"] == lowest else f"; the bound of torch is {lowest}")
         + f"; {tests['skipped']} skipped, {tests['failed']} failed"
     )
