@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint docs links tables bench clean
+.PHONY: demo test test-all lowest lint docs links tables bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,10 @@ test: $(STAMP)
 # with the slow ones, and the lines that no test reaches
 test-all: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --cov=fokker --cov-report=term:skip-covered --cov-fail-under=90
+
+# with every dependency at its lower bound, in an environment of its own; TORCH=2.13.0 for another torch
+lowest: $(STAMP)
+	$(BIN)/python benchmarks/lowest.py $(if $(TORCH),--torch $(TORCH))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -97,6 +97,18 @@ def test_ssim():
     assert ssim(flat(0.2), flat(0.5)).item() == pytest.approx(expected)
 
 
+def test_images_smaller_than_the_window_have_no_ssim():
+    for h, w in ((8, 8), (10, 16), (16, 10)):
+        clean = torch.zeros(2, 1, h, w)
+        e = errors(clean + 0.3, clean)
+        assert e.ssim is None
+        assert e.rmse_mean == pytest.approx(0.3) and e.psnr == pytest.approx(16.478, abs=1e-3)
+        with pytest.raises(ValueError, match=f"of 11 pixels a side or more for SSIM, got {h}x{w}"):
+            ssim(clean, clean)
+    clean = torch.zeros(2, 1, 11, 11)
+    assert errors(clean, clean).ssim == 1
+
+
 def test_sigma_is_estimated():
     generator = torch.Generator().manual_seed(0)
     ramp = torch.linspace(-1, 1, 64).expand(2, 3, 64, 64)

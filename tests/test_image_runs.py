@@ -120,6 +120,16 @@ def test_the_commands(tmp_path, capsys, trained):
     assert (tmp_path / "out-noisy.png").exists()
 
 
+def test_images_smaller_than_the_window_of_ssim(tmp_path):
+    run = fit(config(data=ImageData(MINI, size=8)), tmp_path / "run")
+    assert run.metrics[-1]["rmse_0.3"] > 0
+    main(["report", str(run.path)])
+    assert "<td>none</td>" in (run.path / "report.html").read_text()
+    rows = denoising.judge(run, denoising.Part(MINI, "fokker", "dcd-limit"), count=2)
+    assert {row["ssim"] for row in rows} == {None}
+    assert all(row["psnr"] > 0 for row in rows)
+
+
 def test_denoise_says_what_is_wrong(tmp_path, capsys, trained):
     for args, line in (
         ([str(trained), str(tmp_path / "none.png")], "none.png"),

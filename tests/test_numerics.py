@@ -9,9 +9,20 @@ import torch
 
 from fokker import networks
 from fokker.analytic import Gaussian
-from fokker.derivatives import gradient
+from fokker.derivatives import LAPLACIANS, gradient
+from fokker.diffusions import EDM, VP, Langevin
 from fokker.energies import Energy, Quadratic
-from fokker.networks import MLP, Conv2d, Fourier, Linear, UNetDenoiser, UNetEnergy, WideResNet
+from fokker.evolution import MonteCarlo, Stationary, Taylor
+from fokker.networks import (
+    ACTIVATIONS,
+    MLP,
+    Conv2d,
+    Fourier,
+    Linear,
+    UNetDenoiser,
+    UNetEnergy,
+    WideResNet,
+)
 from fokker.networks import unet as unets
 from fokker.networks import wideresnet as resnets
 from fokker.networks.normalization import normalize
@@ -26,11 +37,15 @@ from fokker.objectives import (
     Grid,
     LevelDCD,
     LogNormal,
+    LogUniform,
     MultiTimeDCD,
     Noisy,
+    Particles,
+    Preserving,
     RecoveryLikelihood,
     ScoreMatching,
     SlicedScoreMatching,
+    Uniform,
 )
 from fokker.objectives.levels import FORMS
 from fokker.step import Step
@@ -73,6 +88,7 @@ LAYERS = {
     "residual": (lambda: resnets.Block(4, 3, 2, silu, 0.5), [IMAGE]),
     "wide-resnet": (lambda: WideResNet(1, 10, 1, form="sum", dtype="float64"), [(2, 1, 4, 4)]),
 }
+LAYERS |= {f"mlp {name}": (lambda name=name: MLP(3, 5, 3, name), [(2, 3)]) for name in ACTIVATIONS}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -167,7 +183,32 @@ POINTS = {
 POINTS |= {
     f"level-dcd {form}": (LevelDCD(0.4, form=form), int(form == "surrogate")) for form in FORMS
 }
+# the choices within an objective
+VARIANTS = {
+    f"dcd {name}": (DCD(laplacian=way(), step=0.01), 0)
+    for name, way in LAPLACIANS.items()
+    if name not in {"auto", "exact"}  # on the plane, the default
+}
+VARIANTS |= {
+    "dcd start": (DCD(evolution=Taylor("start"), antithetic=True), 0),
+    "dcd monte-carlo": (DCD(evolution=MonteCarlo(4), step=0.1, rate=False), 0),
+    "dcd vp": (DCD(VP(), step=LogUniform(0.01, 0.1)), 0),
+    "dcd edm": (DCD(EDM(), step=0.1), 0),
+    "dcd langevin": (DCD(Langevin(Quadratic(1.0)), Stationary(), step=0.1), 0),
+    "pcd data": (PCD(3, 0.01, buffer=12, restart=0.5, source="data"), 3),
+    "noisy pcd": (Noisy(PCD(2, 0.01, buffer=12), LogUniform(0.1, 0.5)), 2),
+    "sm hutchinson": (ScoreMatching(LAPLACIANS["hutchinson"]()), 0),
+    "ssm plain": (SlicedScoreMatching(3, variance_reduced=False), 0),
+    "ed unstable": (EnergyDiscrepancy(0.3, 4, 0.0), 0),
+    "recovery law": (RecoveryLikelihood(LogUniform(0.1, 0.5), 3), 3),
+    "level-dcd one": (LevelDCD(0.4, weight="one"), 0),
+}
+POINTED = POINTS | VARIANTS
 LEVELS = {"denoising": (Denoising(LogNormal(), weight="edm"), 0)}
+LEVELS |= {
+    f"level-dcd {type(law).__name__}": (LevelDCD(law, conditional=True), 0)
+    for law in (LogUniform(0.1, 2.0), Uniform(0.1, 2.0), Preserving())
+}
 for form in FORMS:
     own = LevelDCD(LogNormal(), form=form, conditional=True, weight="edm")
     LEVELS[f"level-dcd {form}"] = (own, int(form == "surrogate"))
@@ -197,13 +238,14 @@ def directional(energy, objective, calls, x, state, seed):
 
 @pytest.mark.parametrize(
     ("energy", "name"),
-    [*((MLP, name) for name in POINTS), *((Levels, name) for name in LEVELS)],
+    [*((MLP, name) for name in POINTED), *((Levels, name) for name in LEVELS)],
     ids=lambda v: v if isinstance(v, str) else v.__name__,
 )
 def test_a_step_is_the_derivative_of_the_loss(energy, name):
-    objective, calls = (POINTS if energy is MLP else LEVELS)[name]
+    objective, calls = (POINTED if energy is MLP else LEVELS)[name]
     own, x, state = (MLP(2, 8, 3) if energy is MLP else Levels()), torch.randn(6, 2), None
-    for seed in range(2 if name == "pcd" else 1):  # PCD: first without particles, then with
+    rounds = 2 if objective.carries is Particles else 1  # first without particles, then with
+    for seed in range(rounds):
         found, state = directional(own, objective, calls, x, state, seed)
         slope, expected = found.T
         assert torch.allclose(slope, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))

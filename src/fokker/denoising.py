@@ -34,7 +34,7 @@ lost. It is denoised at that level; the result is the mean over channels, and ov
 
 **Errors.** Over images i with pixels in [−1, 1]: the mean of the RMSE of each, and the RMSE over all
 pixels at once, which is never less; PSNR with a range of 2; SSIM (Wang et al., 2004) with its usual
-Gaussian window of 11 pixels.
+Gaussian window of 11 pixels. Images with a side shorter than the window have no SSIM, `None`.
 """
 
 __all__ = ["RULES", "Errors", "denoise", "denoise_picture", "errors", "estimate_sigma", "rmse"]
@@ -53,6 +53,7 @@ from .derivatives import gradient
 
 RULES = ("one-step", "given", "descent", "posterior")
 DRAWS = 4  # of the colour of the noise in a grey picture
+WINDOW = 11  # of SSIM, pixels
 
 
 def estimate_sigma(x: Tensor) -> Tensor:
@@ -208,7 +209,7 @@ class Errors(NamedTuple):
     rmse_mean: float  # the mean of the RMSE of each image
     rmse_of_mean: float  # the RMSE over all pixels
     psnr: float  # in dB, the mean over images
-    ssim: float  # the mean over images
+    ssim: float | None  # the mean over images; None if a side is shorter than its window
 
 
 def rmse(out: Tensor, clean: Tensor) -> Tensor:
@@ -233,13 +234,19 @@ def errors(out: Tensor, clean: Tensor) -> Errors:
         float(each.mean()),
         float(mse.mean().sqrt()),
         float((10 * torch.log10(4 / mse.clamp(min=1e-12))).mean()),
-        float(ssim(out.double(), clean.double()).mean()),
+        None if min(out.shape[2:]) < WINDOW else float(ssim(out.double(), clean.double()).mean()),
     )
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
     r"""Returns the structural similarity of each pair of images with a range of 2, with shape (B)."""
-    window = torch.exp(-torch.arange(-5.0, 6.0, dtype=a.dtype, device=a.device).square() / 4.5)
+    if min(a.shape[2:]) < WINDOW:
+        raise ValueError(
+            f"expected images of {WINDOW} pixels a side or more for SSIM,"
+            f" got {a.shape[2]}x{a.shape[3]}"
+        )
+    places = torch.arange(WINDOW, dtype=a.dtype, device=a.device) - WINDOW // 2
+    window = torch.exp(-places.square() / 4.5)
     window = window / window.sum()
     kernel = (window[:, None] * window).expand(a.shape[1], 1, -1, -1)
     blur = lambda x: F.conv2d(x, kernel, groups=a.shape[1])

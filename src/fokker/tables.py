@@ -303,6 +303,7 @@ TRUST = {
     "nan": "python benchmarks/hostile.py --paper",
     "fuzz": "python benchmarks/fuzz.py --inputs 100000",
     "soak": "python benchmarks/soak.py --minutes 60",
+    "lowest-versions": "python benchmarks/lowest.py",
     "scaling": "torchrun --nproc-per-node 2 benchmarks/scaling.py",
 }
 

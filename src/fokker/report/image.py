@@ -58,7 +58,7 @@ def body(run: Run) -> str:
         out = denoise(run.energy, x, sigma, task.level)
         lines |= {f"σ = {sigma}": x, "denoised" + " " * len(lines): out}
         e = errors(out, clean)
-        numbers.append([str(sigma), *(f"{v:.4g}" for v in e)])
+        numbers.append([str(sigma), *("none" if v is None else f"{v:.4g}" for v in e)])
     pictures = embed(strip(lines), run.path / "denoised.png", "clean, noisy and denoised images")
     drawn = embed(curves(run), run.path / "curves.png", "curves of training")
     previews = sorted((run.path / "previews").glob("step-*.png"))

@@ -86,6 +86,11 @@ class Part:
         return replace(base, network=network, optimization=quick, evaluate=10_000)
 
 
+def finite(value: float | None) -> float | None:
+    r"""Returns a figure, `None` if it is infinite or NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def judge(run: Run, part: Part, count: int) -> list[results.Row]:
     r"""Returns the rows of a trained run: one a level and rule, clipped and not."""
     device = torch.device(part.device)
@@ -114,7 +119,7 @@ def judge(run: Run, part: Part, count: int) -> list[results.Row]:
                     "method": part.method,
                     "preset": part.preset,
                     "sigma": sigma,
-                    **{k: v if math.isfinite(v) else None for k, v in found._asdict().items()},
+                    **{k: finite(v) for k, v in found._asdict().items()},
                     "rule": rule,
                     "clipped": clipped,
                     "images": len(clean),
