@@ -29,7 +29,7 @@ as JSON; it alone writes and prints. What fails on one rank fails on all.
 NCCL carries tensors on GPUs, Gloo those on CPUs.
 """
 
-__all__ = ["ALONE", "Ranks", "join"]
+__all__ = ["ALONE", "Ranks", "first_rank", "join"]
 
 import json
 import os
@@ -223,6 +223,11 @@ def mark_of(x: Tensor) -> Tensor:
 
 
 ALONE = Ranks()
+
+
+def first_rank() -> bool:
+    r"""Whether this process speaks and writes: alone, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

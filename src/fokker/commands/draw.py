@@ -1,0 +1,127 @@
+r"""`fokker sample | denoise`: points and images from a trained run."""
+
+__all__ = ["Denoise", "Sample"]
+
+import numpy as np
+import torch
+import tyro
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from .. import checks
+from ..config import ImageData
+from ..generation import Sampling
+from ..ranks import Ranks, first_rank, join
+from ..runs import Run, load
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Draw from a trained run: points by MALA from a wide Gaussian cooled down, images from noise."""
+
+    run_folder: tyro.conf.Positional[str]
+    """The run folder, or the name of a shipped energy."""
+    n: Annotated[int | None, tyro.conf.arg(aliases=["-n"])] = None
+    """The number of points or images; 1000 or 64 if not given."""
+    seed: int = 0
+    """The seed. Image i of a seed is the same for any number of images."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """The file: .csv or .npy of points; .png, a grid, or .npy, bytes (N, C, H, W), of images.
+    samples.csv or samples.png if not given."""
+    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
+    batch: int = 64
+    """The number of images at once."""
+    device: str = "cpu"
+    """The device for images."""
+    compile: bool = False
+    """Compile the network for images: minutes once, then faster."""
+
+    def run(self) -> None:
+        run = load(self.run_folder)
+        images = isinstance(run.config.data, ImageData)
+        n = (64 if images else 1000) if self.n is None else self.n
+        out = Path("samples.png" if images else "samples.csv") if self.out is None else self.out
+        kinds = (".png" if images else ".csv", ".npy")
+        checks.positive_integer(n=n, batch=self.batch)
+        if out.suffix not in kinds:
+            raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
+        if images:
+            with join(self.device) as ranks:
+                self.images(run, n, out, ranks)
+        elif first_rank():
+            self.points(run, n, out)
+
+    def images(self, run: Run, n: int, out: Path, ranks: Ranks) -> None:
+        from ..data.picture import save_png, to_float
+        from ..generation import check_trained, generate, suited
+        from ..samplers import Field
+
+        check_trained(run)
+        field = Field(suited(run, ranks.device), self.compile)
+        how = (self.sampling, self.seed, self.batch, 0, ranks.device)
+        drawn = generate(field, n, run.shape, *how, ranks=ranks)
+        if not ranks.first:
+            return
+        if out.suffix == ".npy":
+            np.save(out, drawn.images.numpy())
+        else:
+            save_png(out, to_float(drawn.images))
+        rate = "" if drawn.acceptance is None else f", acceptance {drawn.acceptance:.2f}"
+        print(
+            f"{n} images: {out}, {drawn.evaluations} evaluations an image, {drawn.seconds:.1f} s"
+            f"{rate}, by {run.weights}"
+        )
+
+    def points(self, run: Run, n: int, out: Path) -> None:
+        from ..tasks import TableEnergy
+
+        x = run.sample(n, self.seed).numpy()
+        if out.suffix == ".npy":
+            np.save(out, x)
+        else:
+            names = run.energy.columns if isinstance(run.energy, TableEnergy) else ("x0", "x1")
+            np.savetxt(out, x, delimiter=",", header=",".join(names), comments="")
+        print(f"{n} points: {out}, by {run.weights}")
+
+
+@dataclass(frozen=True)
+class Denoise:
+    """Denoise a picture of any size with a trained run."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    picture: tyro.conf.Positional[Path]
+    """The noisy picture."""
+    sigma: float | None = None
+    """The standard deviation of its noise, for pixels in [-1, 1]; estimated if not given."""
+    add_noise: float | None = None
+    """First add noise of this standard deviation: shows what a run can do on a clean picture."""
+    device: str = "cpu"
+    """The device to run on."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clean.png")
+    """The file of the denoised picture."""
+
+    def run(self) -> None:
+        from ..data.picture import read_png, save_png
+        from ..denoising import denoise_picture
+        from ..generation import suited
+        from ..tasks.image import level_of
+
+        run = load(self.run_folder)
+        if not isinstance(run.config.data, ImageData):
+            raise ValueError(f"expected a run on images, got {self.run_folder}, which is not")
+        x = read_png(self.picture)
+        if self.add_noise is not None:
+            x = x + self.add_noise * torch.randn(
+                x.shape, generator=torch.Generator().manual_seed(0)
+            )
+            save_png(noisy := self.out.with_stem(f"{self.out.stem}-noisy"), x)
+            print(f"noisy: {noisy}")
+        level = level_of(run.config.objective)
+        energy, device = suited(run, self.device), torch.device(self.device)
+        clean, sigma = denoise_picture(energy, x.to(device), run.shape, self.sigma, level)
+        save_png(self.out, clean.cpu())
+        how = "given" if self.sigma is not None else "estimated"
+        print(f"noise {sigma:.3f} ({how}): {self.out}")
