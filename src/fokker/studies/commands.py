@@ -180,7 +180,7 @@ class ReproduceDenoising:
     minutes: float | None = None
     """Save and stop after so many minutes of a method, to be resumed."""
     jobs: int = 1
-    """The number of methods that are prepared and judged side by side; they take turns to train."""
+    """The number of methods that are compiled side by side; they take turns on the device."""
     quick: bool = False
     """Small networks, 30 steps of 8, 16 test images: shows that it works, not how well."""
     out: Path = Path("runs/study-denoising")

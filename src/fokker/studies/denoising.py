@@ -7,7 +7,7 @@ rule of `fokker.denoising`, a row each; the table shows the best rule of each ce
 and names it. Nothing is clipped unless the row says so.
 
 Parts may run side by side in processes of their own (`run_all`): steps are traced and compiled, which
-takes the processor, and runs judged, while one part at a time trains on the device, its turn.
+takes the processor, while one part at a time trains or is judged on the device, its turn.
 """
 
 __all__ = ["METHODS", "PAPER_TABLE_4", "VARIANTS", "Part", "collect", "run", "run_all"]
@@ -109,7 +109,7 @@ def judge(run: Run, part: Part, count: int) -> list[results.Row]:
             generator = torch.Generator(device).manual_seed(0)
             parts = [
                 denoise(energy, part_, sigma, generator=generator, **own).detach()
-                for part_ in x.split(500)
+                for part_ in x.split(250)  # a Wide ResNet takes much memory
             ]
             out = torch.cat(parts)
             for clipped in (False, True):
@@ -157,7 +157,7 @@ def run(
     turn = FileLock(folder / "turn.lock")
     tick = progress or (lambda step, line: None)
     trained = fit(part.config, place, started, tick, minutes, turn=turn)
-    with cudnn.flags(enabled=True, benchmark=False):  # batches of other shapes, few of each
+    with turn, cudnn.flags(enabled=True, benchmark=False):  # batches of other shapes, few of each
         rows = judge(load(trained.path), part, count)
     partial = target.with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
