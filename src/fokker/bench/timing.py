@@ -6,7 +6,8 @@ what no method of training can beat by much. Rounds are interleaved, so that a s
 all; a figure is the median over rounds and its spread the distance between quartiles. Operations are
 counted in the traced graph, products and convolutions only, and compared with the rate of a
 large product of matrices measured in the same run. The peak of memory holds weights, batch and
-all that a step needs at once.
+all that a step needs at once. On a GPU, where a step is no CUDA graph, one more is profiled: the
+milliseconds in kernels of convolutions, of products, and of all else, which moves memory.
 
 Rivals are as good as they can be: they are traced and compiled as our own, CD-1 takes one backward
 pass for both gradients at the data, and torchebm's losses run on the same network. `reference` is
@@ -46,7 +47,39 @@ class Timed:
     compile_s: float | None = None
     repeats: int = 1
     peak: float | None = None
+    kernels: dict[str, float] | None = None
     times: list[float] | None = None
+
+
+# by what is in the name of a kernel of cuDNN, cuBLAS or Triton; the first that fits
+KERNELS = {
+    "convolution": ("fprop", "dgrad", "wgrad", "conv"),
+    "product": ("gemm", "nvjet", "cublas"),
+}
+
+
+def kind_of(kernel: str) -> str:
+    r"""Returns what a kernel does, by its name: convolution, product or memory.
+
+    Example:
+        >>> kind_of("sm90_xmma_dgrad_implicit_gemm_bf16"), kind_of("triton_red_fused_mean_mul")
+        ('convolution', 'memory')
+    """
+    if kernel.startswith("triton"):
+        return "memory"
+    marks = KERNELS.items()
+    return next((kind for kind, names in marks if any(n in kernel for n in names)), "memory")
+
+
+def profile(run: Run) -> dict[str, float]:
+    r"""Returns the milliseconds of a step on the GPU, by the kind of kernel."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        run()
+        torch.cuda.synchronize()
+    spent = dict.fromkeys((*KERNELS, "memory"), 0.0)
+    for event in found.key_averages():
+        spent[kind_of(event.key)] += event.self_device_time_total / 1000
+    return {kind: round(ms, 3) for kind, ms in spent.items()}
 
 
 def capture(run: Run) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -188,6 +221,7 @@ def bench(
             # a graph's memory is its own, allocated once: its replay says nothing
             captured = graphs and timed.library == "fokker"
             timed.peak = None if captured else torch.cuda.max_memory_allocated() / 2**30
+            timed.kernels = None if captured else profile(timed.run)
         timed.times = []
         timed.repeats = max(1, min(50, int(20 / max(clock(timed, cuda), 1e-3))))
     for _ in range(rounds):
@@ -226,6 +260,7 @@ def bench(
             "tflop": rounded(None if timed.flops is None else timed.flops / 1e12, 6),
             "tflops": rounded(tflops, 2),
             "peak_share": rounded(None if tflops is None else tflops / peak, 4),
+            "kernel_ms": timed.kernels,
             "matmul_tflops": rounded(peak, 1),
             "trace_s": rounded(timed.trace_s, 2),
             "compile_s": rounded(timed.compile_s, 2),
