@@ -55,7 +55,7 @@ nitpick_ignore_regex = [
     ("py:obj", r".*"),
     (
         "py:class",
-        r"(torch|numpy|np|pathlib|collections|contextlib|multiprocessing|typing|matplotlib|abc|types)\b.*",
+        r"(torch|numpy|np|pathlib|collections|contextlib|multiprocessing|typing|matplotlib|abc|types|tyro)\b.*",
     ),
     ("py:class", r"(Tensor|Path|Figure|optional|fokker\..*|[A-Z]\w*)"),
     ("py:(exc|func|meth|attr|data)", r".*"),
