@@ -247,3 +247,12 @@ def test_bad_settings_are_named() -> None:
         LogNormal(0.0, -1.0)
     with pytest.raises(ValueError, match="low"):
         LevelDCD(LogUniform(-1.0, 2.0))
+
+
+def test_the_noise_of_the_path_is_as_stated():
+    u = (torch.arange(10**6) + 0.5) / 10**6  # of the rows with the contrast, by halves of the way
+    stein = lambda u: ((0.5 + 2 * u.sqrt()).square().mean() + 0.25) / 2
+    left = lambda u: (2 * (u.sqrt() - 0.5)).square().mean() / 2
+    assert [float(f(v)) for v in (u / 2, u) for f in (stein, left)] == pytest.approx(
+        [1.22, 0.06, 1.92, 0.17], abs=0.006
+    )
