@@ -2,13 +2,15 @@ r"""Training on images: the run, its report, pictures denoised, and the study.""
 
 import json
 import pytest
+import shutil
 import torch
 
 from dataclasses import replace
-from fokker import fit, load
+from fokker import figures, fit, load
 from fokker.cli import main
 from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
-from fokker.data.picture import read_png, save_png
+from fokker.data.picture import read_png, save_png, to_uint8
+from fokker.denoising import denoise
 from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
 from fokker.presets import IMAGE_METHODS, image_config
 from fokker.studies import denoising
@@ -125,8 +127,11 @@ def test_images_smaller_than_the_window_of_ssim(tmp_path):
     assert run.metrics[-1]["rmse_0.3"] > 0
     main(["report", str(run.path)])
     assert "<td>none</td>" in (run.path / "report.html").read_text()
-    rows = denoising.judge(run, denoising.Part(MINI, "fokker", "dcd-limit"), count=2)
+    rows, pictures = denoising.judge(run, denoising.Part(MINI, "fokker", "dcd-limit"), count=2)
     assert {row["ssim"] for row in rows} == {None}
+    assert {k: v.shape for k, v in pictures.items()} == dict.fromkeys(
+        ("0.3", "0.6", "0.9"), (2, 1, 8, 8)
+    )
     assert all(row["psnr"] > 0 for row in rows)
 
 
@@ -161,6 +166,28 @@ def test_the_study(tmp_path):
     stamp = (tmp_path / "mnist-mini-paper-cd.json").stat().st_mtime_ns
     denoising.run(part, tmp_path, count=3)  # done already
     assert (tmp_path / "mnist-mini-paper-cd.json").stat().st_mtime_ns == stamp
+
+    shutil.rmtree(tmp_path / "mnist-mini-paper-cd")  # the figure needs no weights
+    height = []
+    for kept in (True, False):
+        if not kept:
+            (tmp_path / "mnist-mini-paper-cd.npz").unlink()
+        figures.denoised(tmp_path, MINI, None, tmp_path / "figure.png")
+        height.append(read_png(tmp_path / "figure.png").shape[1])
+    assert height[0] > height[1]  # a row less
+
+
+def test_the_figure_shows_the_best_rule(tmp_path):
+    part = denoising.Part(MINI, "paper", "cd", steps=2, batch=2, quick=True)
+    run = fit(part.config, tmp_path / "run")
+    rows, pictures = denoising.judge(run, part, count=2)
+    own = [row for row in rows if abs(row["sigma"] - 0.6) < 0.01 and not row["clipped"]]
+    rule = min(own, key=lambda row: row["rmse_mean"])["rule"]
+    task = run.task()
+    x = noisy(task.test(2, torch.device("cpu")), 0.6)
+    generator = torch.Generator().manual_seed(0)
+    out = denoise(run.energy, x, 0.6, task.level, rule, generator=generator)
+    assert torch.equal(pictures["0.6"], to_uint8(out))
 
 
 def test_seconds_to_the_row_of_the_paper(tmp_path):

@@ -4,7 +4,8 @@ For each set, each method of `fokker.presets.IMAGE_METHODS` is trained in a run 
 (a study that was stopped goes on where it was), then judged on the first images of the test split,
 with the same noise for all methods, at σ = 0.3, 0.6 and 0.9. An energy of one level is judged by every
 rule of `fokker.denoising`, a row each; the table shows the best rule of each cell, for CD as for DCD,
-and names it. Nothing is clipped unless the row says so.
+and names it. Nothing is clipped unless the row says so. The first images, denoised by the best rule of each
+level, are kept beside the rows, so that the figure needs no weights.
 
 Parts may run side by side in processes of their own (`run_all`): steps are traced and compiled, which
 takes the processor, while one part at a time trains or is judged on the device, its turn.
@@ -14,6 +15,7 @@ __all__ = ["METHODS", "PAPER_TABLE_4", "VARIANTS", "Part", "collect", "run", "ru
 
 import json
 import math
+import numpy as np
 import torch
 
 from collections.abc import Callable, Sequence
@@ -22,11 +24,13 @@ from dataclasses import dataclass, replace
 from filelock import FileLock
 from multiprocessing import get_context
 from pathlib import Path
+from torch import Tensor
 from torch.backends import cudnn
 from typing import Any
 
 from .. import results
 from ..config import Config, ImageData, Optimization, ResNet, UNet
+from ..data.picture import to_uint8
 from ..denoising import RULES, denoise, errors
 from ..presets import image_config
 from ..runs import Run, load
@@ -42,6 +46,7 @@ METHODS = (
     ("fokker", "reference"),
 )
 VARIANTS = (("paper", "dcd-stein"), ("paper", "dcd-path"))  # only where asked for
+SHOWN = 12  # images in the figure
 # "RMSE of denoised images", Luo et al. 2023, Table 4: σ = 0.3, 0.6, 0.9
 PAPER_TABLE_4: dict[str, dict[str, tuple[float, float, float]]] = {
     "mnist": {"dcd": (0.165, 0.194, 0.303), "cd": (0.194, 0.390, 1.099)},
@@ -91,8 +96,9 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def judge(run: Run, part: Part, count: int) -> list[results.Row]:
-    r"""Returns the rows of a trained run: one a level and rule, clipped and not."""
+def judge(run: Run, part: Part, count: int) -> tuple[list[results.Row], dict[str, Tensor]]:
+    r"""Returns the rows of a trained run, one a level and rule, clipped and not; and of each level the
+    first images as bytes, denoised by the best rule."""
     device = torch.device(part.device)
     task = run.task()
     if not isinstance(task, ImageTask):
@@ -101,9 +107,9 @@ def judge(run: Run, part: Part, count: int) -> list[results.Row]:
     clean = task.test(count, device)
     rules = ("tweedie",) if task.level is None else RULES
     config = run.config.optimization
-    rows = []
+    rows, pictures = [], {}
     for sigma in LEVELS:
-        x = noisy(clean, sigma)
+        x, least = noisy(clean, sigma), math.inf
         for rule in rules:
             own: Any = {} if task.level is None else {"level": task.level, "rule": rule}
             generator = torch.Generator(device).manual_seed(0)
@@ -114,6 +120,8 @@ def judge(run: Run, part: Part, count: int) -> list[results.Row]:
             out = torch.cat(parts)
             for clipped in (False, True):
                 found = errors(out.clamp(-1, 1) if clipped else out, clean)
+                if not clipped and found.rmse_mean < least:
+                    least, pictures[f"{sigma}"] = found.rmse_mean, to_uint8(out[:SHOWN]).cpu()
                 rows.append({
                     "data": Path(part.data).name,
                     "method": part.method,
@@ -129,7 +137,7 @@ def judge(run: Run, part: Part, count: int) -> list[results.Row]:
                     "device": results.hardware(part.device),
                     "commit": results.commit(),
                 })
-    return rows
+    return rows, pictures
 
 
 def run(
@@ -139,7 +147,7 @@ def run(
     progress: Callable[[int, dict[str, Any]], None] | None = None,
     minutes: float | None = None,
 ) -> None:
-    r"""Trains a part, unless it is trained, and writes its rows.
+    r"""Trains a part, unless it is trained, and writes its pictures (`.npz`) and its rows (`.json`).
 
     Arguments:
         part: The part.
@@ -158,7 +166,8 @@ def run(
     tick = progress or (lambda step, line: None)
     trained = fit(part.config, place, started, tick, minutes, turn=turn)
     with turn, cudnn.flags(enabled=True, benchmark=False):  # batches of other shapes, few of each
-        rows = judge(load(trained.path), part, count)
+        rows, pictures = judge(load(trained.path), part, count)
+    np.savez(target.with_suffix(".npz"), **{k: v.numpy() for k, v in pictures.items()})
     partial = target.with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
     partial.replace(target)
