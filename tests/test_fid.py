@@ -12,6 +12,7 @@ import zipfile
 
 from conftest import standard_error
 from fokker import results
+from fokker.data.images import Images
 from fokker.metrics import inception as network
 from fokker.metrics.fid import (
     Statistics,
@@ -389,13 +390,11 @@ def test_proof(tmp_path, monkeypatch, generator):
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     monkeypatch.setattr(script, "load_inception", lambda w, convention, *_: extractor(convention))
-    shards = [images(n, generator).numpy() for n in (12, 8, 9)]
-    paths = [tmp_path / f"{name}.npy" for name in ("a", "b", "test")]
-    for file, shard in zip(paths, shards, strict=True):
-        np.save(file, shard)
-    a, b, test = map(str, paths)
+    sets = {"train": images(20, generator), "test": images(9, generator)}
+    read = lambda name, split, data_dir: Images(sets[split], name, split)
+    monkeypatch.setattr(script, "read_images", read)
     out = tmp_path / "out.json"
-    argv = ["fid_proof.py", "--train", a, b, "--test", test, "--batch", "5"]
+    argv = ["fid_proof.py", "--batch", "5"]
     argv += ["--keep", str(tmp_path / "kept"), "--out", str(out)]
     monkeypatch.setattr("sys.argv", [*argv, "--limit", "8"])
     script.main()
@@ -405,9 +404,8 @@ def test_proof(tmp_path, monkeypatch, generator):
     assert str(tmp_path) not in out.read_text()
     rows = results.load(out)["rows"]
     assert [(row["convention"], row["new"]) for row in rows] == [("tf", 13), ("torch", 13)]
-    train = torch.from_numpy(np.concatenate(shards[:2]))
     for row in rows:
-        fid = fid_between(train, torch.from_numpy(shards[2]), extractor(row["convention"]))
+        fid = fid_between(*sets.values(), extractor(row["convention"]))
         assert (row["train"], row["test"]) == fid.counts == (20, 9)
         assert row["fid"] == pytest.approx(fid.value, abs=1e-4)
     monkeypatch.setattr("sys.argv", [*argv, "--limit", "7"])
