@@ -29,6 +29,7 @@ from pathlib import Path
 
 from ...config import Config, ImageData, UNet
 from ...generation import Sampling
+from ...guard import Guard
 from ...presets import generation_config
 from ...runs import Run
 
@@ -91,7 +92,11 @@ class Part:
         base = generation_config(self.preset, self.method, images, self.size, self.device)
         given = {"steps": self.steps, "batch": self.batch}
         changed = {k: v for k, v in given.items() if v is not None}
-        base = replace(base, optimization=replace(base.optimization, **changed))
+        base = replace(
+            base,
+            optimization=replace(base.optimization, **changed),
+            guard=Guard("roll-back"),  # it runs for hours, and nobody watches
+        )
         if not self.quick:
             return base
         assert isinstance(base.network, UNet)
