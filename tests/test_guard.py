@@ -17,6 +17,7 @@ from fokker.energies import Quadratic
 from fokker.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
 from fokker.objectives import CD, PCD, LevelDCD, Noisy, ScoreMatching
 from fokker.report import write_report
+from fokker.tasks.planar import ToyTask
 from fokker.training import Diverged, Interrupted, fit
 from pathlib import Path
 
@@ -210,6 +211,21 @@ def test_further_back_each_time_then_an_honest_stop(tmp_path, monkeypatch):
         replace(CONFIG, optimization=replace(CONFIG.optimization, steps=6)), tmp_path / "b"
     )
     assert fresh.events[0]["to"] == 0 and fresh.step == 6
+
+
+@pytest.mark.parametrize("last", [0.5, 1.9, None])
+def test_a_run_that_got_worse_says_so_at_its_end(tmp_path, monkeypatch, last):
+    values = iter([0.9, 0.2, 0.3, last])
+    monkeypatch.setattr(ToyTask, "judge", lambda self, *_: {"kl": next(values)})
+    said = []
+    config = replace(CONFIG, guard=Guard())
+    fit(config, tmp_path / "run", say=said.append)
+    got = "not finite" if last is None else f"{last:.3g}"
+    assert len(said) == 1 and f"worse (kl {got}) than those of step-00000006 (0.2)" in said[0]
+    assert load(tmp_path / "run", best=True).step == 6
+    values = iter([0.9, 0.2, 0.3, 0.39])  # no worse than may be
+    fit(config, tmp_path / "other", say=said.append)
+    assert len(said) == 1
 
 
 def test_the_guard_is_saved_with_the_configuration():

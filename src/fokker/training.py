@@ -268,6 +268,21 @@ class State:
             return True
         return sum("event" not in m and m["step"] > best.step for m in self.lines) < patience
 
+    def regret(self) -> str | None:
+        r"""Returns what to know where the last judgement is far worse than the best, twice as bad."""
+        merit = self.task.merit
+        judged = [line for line in self.lines if merit in line]
+        if self.leader is None or not judged:
+            return None
+        last, (least, name) = judged[-1][merit], self.leader
+        if last is not None and last <= 2 * least:
+            return None
+        got = "not finite" if last is None else f"{last:.3g}"
+        return (
+            f"the last weights are worse ({merit} {got}) than those of {name} ({least:.3g}), which"
+            f" are kept: fokker.load({str(self.folder)!r}, best=True)"
+        )
+
     def write(self, checkpoint: Checkpoint | None = None) -> None:
         r"""Writes the metrics, and a checkpoint if there is one; for rank 0."""
         with writing(self.folder, self.saved):
@@ -463,3 +478,5 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
             progress(run.done, line)
         if stopping:
             raise Interrupted(folder, run.done)
+    if (text := run.regret()) is not None:
+        say(text)
