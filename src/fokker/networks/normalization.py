@@ -13,8 +13,7 @@ That is linear in g, and in h its own gradient, for an incoming u, is
     - \langle n g \rangle \, u - \langle u n \rangle \, g \big] .
 
 Three means and a few products: automatic differentiation writes four times as many operations, which
-a compiler must then read, fuse and schedule. Each of the three maps computes in float32 at least, and gives
-the dtype of h back, so that no more than that travels between kernels. Reverse mode only, and PyTorch's own derivatives under
+a compiler must then read, fuse and schedule. Reverse mode only, and PyTorch's own derivatives under
 `torch.compile`, for the reasons of `fokker.networks.convolution`.
 """
 
@@ -39,12 +38,6 @@ def inverse_root(h: Tensor, dim: int) -> Tensor:
     return torch.rsqrt((h * h).mean(dim, keepdim=True) + EPSILON)
 
 
-def unit(h: Tensor, dim: int) -> Tensor:
-    r"""Returns n, computed in float32 at least, in the dtype of h."""
-    w = h.to(wide(h.dtype))
-    return (w * inverse_root(w, dim)).to(h.dtype)
-
-
 class Normalize(torch.autograd.Function):
     r"""The map :math:`h \to n`."""
 
@@ -52,7 +45,7 @@ class Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, dim: int) -> Tensor:
-        return unit(h, dim)
+        return h * inverse_root(h, dim)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -71,10 +64,9 @@ class Project(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, h: Tensor, dim: int) -> Tensor:
-        dtype, (g, h) = h.dtype, (t.to(wide(t.dtype)) for t in (g, h))
         r = inverse_root(h, dim)
         n = h * r
-        return (r * (g - (n * g).mean(dim, keepdim=True) * n)).to(dtype)
+        return r * (g - (n * g).mean(dim, keepdim=True) * n)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -88,18 +80,17 @@ class Project(torch.autograd.Function):
         mean = lambda x: x.mean(ctx.dim, keepdim=True)
         along_h = None
         if by_h:
-            up, gp, hp = (t.to(wide(t.dtype)) for t in (u, g, h))
-            r = inverse_root(hp, ctx.dim)
-            n = hp * r
-            un, ng, ug = mean(up * n), mean(n * gp), mean(up * gp)
-            along_h = r * r * ((3 * un * ng - ug) * n - ng * up - un * gp)
-            along_h = along_h.to(h.dtype)
+            r = inverse_root(h, ctx.dim)
+            n = h * r
+            un, ng, ug = mean(u * n), mean(n * g), mean(u * g)
+            along_h = r * r * ((3 * un * ng - ug) * n - ng * u - un * g)
         return Project.apply(u, h, ctx.dim) if by_g else None, along_h, None
 
 
 def normalize(h: Tensor, dim: int = 1) -> Tensor:
-    r"""Divides by the root mean square along an axis, which is taken in float32 at least."""
+    r"""Divides by the root mean square along an axis; the result is in float32 at least."""
+    h = h.to(wide(h.dtype))
     if torch.compiler.is_dynamo_compiling():
-        return unit(h, dim)
+        return h * inverse_root(h, dim)
     n: Tensor = Normalize.apply(h, dim)  # pyright: ignore[reportAssignmentType]
     return n

@@ -116,9 +116,9 @@ class Block(nn.Module):
         self.shortcut = nn.Identity() if channels == out else Conv2d(channels, out, 1)
 
     def forward(self, h: Tensor, features: Tensor) -> Tensor:
-        a, b = self.affine(features).to(h.dtype)[:, :, None, None].chunk(2, dim=1)
-        branch = self.first(F.silu(normalize(h)))
-        branch = F.silu((1 + a) * normalize(branch) + b)
+        a, b = self.affine(features)[:, :, None, None].chunk(2, dim=1)
+        branch = self.first(F.silu(normalize(h)).to(h.dtype))
+        branch = F.silu((1 + a) * normalize(branch) + b).to(h.dtype)
         return self.shortcut(h) + self.second(branch)
 
 
@@ -139,14 +139,15 @@ class Attention(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         tokens = h.permute(0, 2, 3, 1).flatten(1, 2)  # (B, positions, channels)
-        parts = self.inward(normalize(tokens, 2))
+        parts = self.inward(normalize(tokens, 2).to(h.dtype))
         parts = parts.unflatten(2, (3, -1, self.head)).permute(2, 0, 3, 1, 4)
         q, k, v = parts.unbind()  # (B, heads, positions, head)
-        q, k = normalize(q, 3) / math.sqrt(self.head), normalize(k, 3)
+        q, k = normalize(q, 3).to(h.dtype), normalize(k, 3).to(h.dtype)
         if self.fused:
-            mixed = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+            mixed = F.scaled_dot_product_attention(q, k, v)
         else:
-            mixed = torch.softmax(q @ k.transpose(2, 3), dim=3) @ v
+            weights = (q @ k.transpose(2, 3)).to(wide(h.dtype)) / math.sqrt(self.head)
+            mixed = torch.softmax(weights, dim=3).to(h.dtype) @ v
         out = self.outward(mixed.transpose(1, 2).flatten(2))
         return h + out.unflatten(1, h.shape[2:]).permute(0, 3, 1, 2)
 
@@ -192,8 +193,7 @@ class UNetEnergy(Energy):
         sigma_data: The standard deviation :math:`\sigma_d` of the data.
         fused: Whether attention runs as one kernel, which can be differentiated once only: enough
             for samples and energies, not for the gradient of a loss in the score.
-        dtype: A name in `DTYPES`, for the layers. Norms and softmax compute in float32 at least and
-            give this dtype back; energies are in float32 at least.
+        dtype: A name in `DTYPES`, for the layers; norms, softmax and energies run in float32 at least.
 
     Example:
         >>> energy = UNetEnergy()
@@ -279,7 +279,7 @@ class UNetEnergy(Energy):
         r"""Returns :math:`g(u, \sigma)`, with shape (B)."""
         h = self.field(u, sigma)
         if self.form == "pool":
-            return self.head(F.silu(normalize(h)).to(u.dtype).mean((2, 3))).squeeze(1)
+            return self.head(F.silu(normalize(h)).mean((2, 3))).squeeze(1)
         return dot(u, h) if self.form == "inner" else dot(h, h) / 2
 
     def field(self, u: Tensor, sigma: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ class UNetEnergy(Energy):
             return h
         for step in self.decoder:
             h = step(torch.cat([h, skips.pop()], 1) if isinstance(step, Stage) else h, features)
-        return self.head(F.silu(normalize(h))).to(u.dtype)
+        return self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
 
     def check(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
         checks.images(x, self.channels, self.multiple)
