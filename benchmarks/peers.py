@@ -32,11 +32,11 @@ import torch
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fokker import results
-from fokker.bench.timing import capture
 from fokker.config import Optimization
 from fokker.energies import Energy
 from fokker.presets import PRESETS
 from fokker.stack import decay_at, rate_at
+from fokker.step import capture
 from fokker.studies import toy
 from pathlib import Path
 from torch import Tensor
@@ -66,6 +66,8 @@ class Stack(BaseModel):
 
     def forward(self, x: Tensor) -> Tensor:
         K = self.count
+        if K == 1:  # a plain call: torchebm maps exact score matching over points, slow with a map within
+            return self.single(x)
         split = (
             x.reshape(K, -1, 2) if self.layout == "rows" else x.reshape(-1, K, 2).transpose(0, 1)
         )
@@ -74,6 +76,13 @@ class Stack(BaseModel):
         e = torch.vmap(call)(params, self.frozen, split)  # (K, B)
         e = torch.where(torch.isfinite(e), e, 0.0)
         return e.flatten() if self.layout == "rows" else e.sum(0)
+
+    def single(self, x: Tensor) -> Tensor:
+        r"""Returns the energies of the only network."""
+        params = {k: w[0] for k, w in zip(self.names, self.weights, strict=True)}
+        frozen = {k: b[0] for k, b in self.frozen.items()}
+        e = torch.func.functional_call(self.template[0], (params, frozen), (x,))
+        return torch.where(torch.isfinite(e), e, 0.0)
 
     def gradient(self, x: Tensor, model_kwargs: dict | None = None) -> Tensor:
         r"""Returns the gradient in x; on a GPU from a captured graph, so that chains run fast."""

@@ -4,6 +4,7 @@ import linecache
 import pytest
 import torch
 
+from fokker import step as module
 from fokker.networks import MLP, WideResNet
 from fokker.objectives import (
     CD,
@@ -19,6 +20,7 @@ from fokker.objectives import (
 )
 from fokker.step import Step, trace
 from torch.fx.graph_module import _loader
+from types import SimpleNamespace
 
 OBJECTIVES = [
     DCD(),
@@ -67,6 +69,55 @@ def test_a_compiled_step_is_the_eager_one() -> None:
     assert torch.allclose(got.loss, out.loss.detach(), rtol=1e-9)
     for name, g in expected.items():
         assert torch.allclose(got.gradients[name], g, rtol=1e-7, atol=1e-9), name
+
+
+@pytest.mark.parametrize("objective", [PCD(), DCD()], ids=["PCD", "DCD"])
+def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, objective) -> None:
+    r"""With a stand-in for the GPU: a graph that fills the same memory at each replay."""
+
+    def capture(run):
+        out = [t.clone() for t in run()]
+        fill = lambda: [place.copy_(fresh) for place, fresh in zip(out, run(), strict=True)]
+        return SimpleNamespace(replay=fill), out
+
+    own = module.trace
+    monkeypatch.setattr(module, "capture", capture)
+    monkeypatch.setattr(module, "trace", lambda *args, compile, capture: own(*args, capture=True))
+    energy = MLP(width=16).double()
+    step, state, other, losses, gradients = Step(energy, objective), None, None, [], []
+    for seed in range(3):
+        x = torch.randn(32, 2, dtype=torch.float64)
+        kept = x.clone()
+        out = step(x, state, torch.Generator().manual_seed(seed))
+        expected, eagerly = eager(energy, objective, x, other, torch.Generator().manual_seed(seed))
+        for name, g in expected.items():
+            torch.testing.assert_close(out.gradients[name], g)
+        torch.testing.assert_close(out.loss, eagerly.loss)
+        state, other = out.state, eagerly.state
+        losses.append((out.loss, eagerly.loss.detach()))
+        gradients.append(out.gradients)
+        with torch.no_grad():
+            for p in energy.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+        assert torch.equal(x, kept)
+    assert isinstance(next(iter(step.traces.values())).call, module.Captured)
+    for loss, expected in losses:
+        torch.testing.assert_close(loss, expected)
+    name = next(iter(gradients[1]))
+    assert gradients[1][name] is gradients[2][name]  # until the next step
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_on_a_gpu_is_captured() -> None:
+    torch.set_default_dtype(torch.float32)
+    energy = MLP(width=16).cuda()
+    step, plain = Step(energy, DCD(), compile=True), Step(energy, DCD())
+    for seed in range(3):
+        x = torch.randn(32, 2, device="cuda")
+        a, b = (s(x, None, torch.Generator("cuda").manual_seed(seed)) for s in (step, plain))
+        for name, g in b.gradients.items():
+            torch.testing.assert_close(a.gradients[name], g, rtol=1e-3, atol=1e-4)
+    assert isinstance(next(iter(step.traces.values())).call, module.Captured)
 
 
 def test_a_step_trains_and_reads_the_parameters_anew() -> None:

@@ -26,9 +26,14 @@ what compilation asks: no branch on the value of a tensor.
 **Cost.** Tracing takes about as long as a few eager steps of the network. The compiler takes seconds
 for the networks of the 2-D study and minutes for those of images (`results/bench.json`), and keeps
 what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
+
+On a GPU a compiled step is captured at its first call as a CUDA graph, and replayed: a U-Net step is
+thousands of kernels, and at the batch of the presets a processor launches them no faster than the GPU
+is done with them. A replay fills the same memory again, so the gradients of a step are there until the next one;
+loss, state and diagnostics are copied out of it.
 """
 
-__all__ = ["Gradients", "Step", "Traced", "bind", "trace"]
+__all__ = ["Captured", "Gradients", "Step", "Traced", "bind", "capture", "trace"]
 
 import linecache
 import operator
@@ -136,6 +141,41 @@ def share(graph: Graph) -> None:
             seen[key] = node
 
 
+def capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    r"""Returns a function as a CUDA graph, and the result that each replay fills."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    return graph, out
+
+
+class Captured:
+    r"""A function of tensors as a CUDA graph.
+
+    Its inputs are copied to places of their own, and a call overwrites the outputs of the one before.
+
+    Arguments:
+        function: The function.
+        inputs: Inputs of the shapes, dtypes and devices to come.
+    """
+
+    def __init__(self, function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> None:
+        self.places = [t.clone() for t in inputs]
+        function(*self.places)  # compiled on the stream where it will run
+        self.graph, self.outputs = capture(lambda: function(*self.places))
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        torch._foreach_copy_(self.places, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
+        self.graph.replay()
+        return self.outputs
+
+
 class Traced:
     r"""A function as one flat graph of tensor operations, with its noise as an input.
 
@@ -144,6 +184,7 @@ class Traced:
         draws: The noise it asks for.
         restore: From the leaves of the outputs to the outputs.
         compile: Whether the graph is compiled, at its first call.
+        capture: Whether it is captured, at its first call: outputs last until the next call.
     """
 
     def __init__(
@@ -152,9 +193,12 @@ class Traced:
         draws: list[Draw],
         restore: Callable[[list[Tensor]], Any],
         compile: bool = False,
+        capture: bool = False,
     ) -> None:
-        self.graph, self.draws, self.restore = graph, draws, restore
-        self.call = torch.compile(graph, fullgraph=True, dynamic=False) if compile else graph
+        self.graph, self.draws, self.restore, self.capture = graph, draws, restore, capture
+        self.call: Callable[..., list[Tensor]] = graph
+        if compile:
+            self.call = torch.compile(graph, fullgraph=True, dynamic=False)
 
     def draw(self, generator: torch.Generator | None = None) -> list[Tensor]:
         r"""Returns fresh noise."""
@@ -162,11 +206,16 @@ class Traced:
 
     def __call__(self, *inputs: Any, noise: list[Tensor]) -> Any:
         r"""Returns the outputs for inputs shaped as those of the trace."""
+        leaves = [*pytree.tree_leaves(inputs), *noise]
         with torch.no_grad():
-            return self.restore(self.call(*pytree.tree_leaves(inputs), *noise))
+            if self.capture and not isinstance(self.call, Captured):
+                self.call = Captured(self.call, leaves)
+            return self.restore(self.call(*leaves))
 
 
-def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> Traced:
+def trace(
+    function: Callable[..., Any], *inputs: Any, compile: bool = False, capture: bool = False
+) -> Traced:
     r"""Returns a function of nested tensors as a flat graph.
 
     Arguments:
@@ -174,6 +223,7 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
             from torch's global source.
         inputs: Inputs of the shapes, dtypes and devices to come.
         compile: Whether the graph is to be compiled.
+        capture: Whether it is to be captured as a CUDA graph.
     """
     leaves, spec = pytree.tree_flatten(inputs)
     shape: list[Any] = []
@@ -208,7 +258,8 @@ def trace(function: Callable[..., Any], *inputs: Any, compile: bool = False) -> 
     for key in set(_loader.eval_cache) - known:
         del _loader.eval_cache[key]
         linecache.cache.pop(key, None)
-    return Traced(graph, draws, lambda out: pytree.tree_unflatten(out, shape[-1]), compile)
+    restore = lambda out: pytree.tree_unflatten(out, shape[-1])
+    return Traced(graph, draws, restore, compile, capture)
 
 
 class Bound(nn.Module):
@@ -256,7 +307,7 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
 class Gradients(NamedTuple):
     r"""The result of a step."""
 
-    gradients: dict[str, Tensor]  # by the name of the parameter
+    gradients: dict[str, Tensor]  # by the name of the parameter; until the next step if captured
     loss: Tensor  # ()
     state: Any  # None, or what the next step needs
     info: dict[str, Tensor]  # diagnostics, ()
@@ -280,7 +331,7 @@ class Step:
     Arguments:
         energy: The energy; its parameters are read anew at each call.
         objective: The objective.
-        compile: Whether the step is compiled.
+        compile: Whether the step is compiled, and on a GPU captured.
         share: The share of a rank, if there are several. The batch is the whole one in any case, the
             state that of the share.
     """
@@ -306,12 +357,14 @@ class Step:
         key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs))
         if key not in self.traces:
             self.share.even(batch=len(x))
-            self.traces[key] = trace(self.pure, *inputs, compile=self.compile)
+            own = {"compile": self.compile, "capture": self.compile and x.is_cuda}
+            self.traces[key] = trace(self.pure, *inputs, **own)
             self.draws[key] = self.whole(*inputs)
         traced, draws = self.traces[key], self.draws[key]
         pairs = zip(draws, traced.draws, strict=True)
         noise = [rows(whole(generator), own.shape, self.share) for whole, own in pairs]
-        gradients, loss, after, info = traced(*inputs, noise=noise)
+        gradients, *rest = traced(*inputs, noise=noise)
+        loss, after, info = pytree.tree_map(torch.clone, rest) if traced.capture else rest
         return Gradients(gradients, loss, self.objective.restore(after), info)
 
     def whole(self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...]) -> list[Draw]:

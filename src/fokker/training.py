@@ -272,7 +272,7 @@ class State:
         r"""Returns what to know where the last judgement is far worse than the best, twice as bad."""
         merit = self.task.merit
         judged = [line for line in self.lines if merit in line]
-        if self.leader is None or not judged:
+        if self.leader is None or merit is None or not judged:
             return None
         last, (least, name) = judged[-1][merit], self.leader
         if last is not None and last <= 2 * least:

@@ -6,7 +6,8 @@ what no method of training can beat by much. Rounds are interleaved, so that a s
 all; a figure is the median over rounds and its spread the distance between quartiles. Operations are
 counted in the traced graph, products and convolutions only, and compared with the rate of a
 large product of matrices measured in the same run. The peak of memory holds weights, batch and
-all that a step needs at once. On a GPU, where a step is no CUDA graph, one more is profiled: the
+all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.step`), ours as
+a rival's; its peak of memory is taken from a run before that, and so is a profile: the
 milliseconds in kernels of convolutions, of products, and of all else, which moves memory.
 
 Rivals are as good as they can be: they are traced and compiled as our own, CD-1 takes one backward
@@ -32,7 +33,7 @@ from .rivals import AtLevel, Run, cheapest_cd, peers, plain, reference
 from .. import results
 from ..networks import DTYPES
 from ..objectives import PCD, Objective
-from ..step import bind, trace
+from ..step import bind, capture, trace
 
 
 @dataclass
@@ -82,24 +83,9 @@ def profile(run: Run) -> dict[str, float]:
     return {kind: round(ms, 3) for kind, ms in spent.items()}
 
 
-def capture(run: Run) -> tuple[torch.cuda.CUDAGraph, Any]:
-    r"""Returns a function as a CUDA graph, and the result that each replay fills."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    return graph, out
-
-
-def prepare(
-    name: str, net: Net, energy: nn.Module, x: Tensor, compile: bool, graphs: bool
-) -> Timed:
-    r"""Traces a step, counts its operations and compiles it."""
+def prepare(name: str, net: Net, energy: nn.Module, x: Tensor, compile: bool) -> Timed:
+    r"""Traces a step, counts its operations, compiles it, and captures it on a GPU."""
+    held = torch.cuda.memory_allocated() if x.is_cuda else 0
     if name == "reference":
         return Timed("eager", name, reference(energy, x, 0.3))
     train = name.endswith("-train")
@@ -130,7 +116,7 @@ def prepare(
         copies = {k: p.clone() for k, p in params.items()}
         average = [p.clone() for p in copies.values()]
         rate = torch.tensor(1e-3, device=x.device)
-        adam = torch.optim.Adam(copies.values(), rate, capturable=graphs, fused=x.is_cuda)
+        adam = torch.optim.Adam(copies.values(), rate, capturable=x.is_cuda, fused=x.is_cuda)
 
         def run() -> Any:
             gradients = traced(copies, buffers, x, state, noise=traced.draw())[0]
@@ -146,8 +132,22 @@ def prepare(
     if x.device.type == "cuda":
         torch.cuda.synchronize()
     compile_s = time.perf_counter() - start if compile else None
-    step = capture(run)[0].replay if graphs else run
-    return Timed("fokker", name, step, counter.get_total_flops(), trace_s, compile_s)
+    timed = Timed("fokker", name, run, counter.get_total_flops(), trace_s, compile_s)
+    if x.is_cuda:
+        look(timed, held)
+        timed.run = capture(run)[0].replay
+    return timed
+
+
+def look(timed: Timed, held: int) -> None:
+    r"""Notes the peak of memory of a step on the GPU, beyond what was held before, and profiles it."""
+    timed.run()  # warm
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    timed.run()
+    torch.cuda.synchronize()
+    timed.peak = (torch.cuda.max_memory_allocated() - held) / 2**30
+    timed.kernels = profile(timed.run)
 
 
 def clock(timed: Timed, cuda: bool) -> float:
@@ -202,26 +202,19 @@ def bench(
     torch.manual_seed(0)
     energy = net.build(precision).to(device)
     x = 0.5 * torch.randn(net.batch, *net.shape, device=device)
-    graphs = cuda and net.kind == "points"
+    basis = torch.cuda.memory_allocated() / 2**30 if cuda else 0.0  # weights and batch
     names = names_of(net) if names is None else list(names)
     steps: list[Timed] = []
     for name in dict.fromkeys(["plain", *names]):
-        steps.append(prepare(name, net, energy, x, compile, graphs and name != "reference"))
+        steps.append(prepare(name, net, energy, x, compile))
         took = steps[-1].compile_s
         progress(f"{net.name} {name}: {'ready' if took is None else f'compiled in {took:.0f} s'}")
     if rivals and not net.level:
         steps += [Timed("torchebm", name, run) for name, run in peers(energy, x, net).items()]
     for timed in steps:
-        timed.run()  # warm
-        if cuda:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            timed.run()
-            torch.cuda.synchronize()
-            # a graph's memory is its own, allocated once: its replay says nothing
-            captured = graphs and timed.library == "fokker"
-            timed.peak = None if captured else torch.cuda.max_memory_allocated() / 2**30
-            timed.kernels = None if captured else profile(timed.run)
+        if cuda and timed.peak is None:  # not captured
+            look(timed, torch.cuda.memory_allocated())
+        timed.run()
         timed.times = []
         timed.repeats = max(1, min(50, int(20 / max(clock(timed, cuda), 1e-3))))
     for _ in range(rounds):
@@ -238,7 +231,10 @@ def bench(
         quarters = statistics.quantiles(timed.times, n=4) if rounds > 1 else [ms] * 3
         ratio = statistics.median(a / b for a, b in zip(timed.times, base.times, strict=True))
         tflops = None if timed.flops is None else timed.flops / ms / 1e9
-        memory = None if not (timed.peak and base.peak) else timed.peak / base.peak
+        peak_gib = None if timed.peak is None else basis + timed.peak
+        memory = None
+        if peak_gib is not None and base.peak is not None:
+            memory = peak_gib / (basis + base.peak)
         rounded = lambda value, digits: None if value is None else round(value, digits)
         rows.append({
             "suite": suite,
@@ -254,7 +250,7 @@ def bench(
             "ms": rounded(ms, 4),
             "spread": rounded(quarters[2] - quarters[0], 4),
             "x_plain": rounded(ratio, 3),
-            "peak_gib": rounded(timed.peak, 3),
+            "peak_gib": rounded(peak_gib, 3),
             "x_plain_memory": rounded(memory, 3),
             "per_second": rounded(1000 * net.batch / ms, 1),
             "tflop": rounded(None if timed.flops is None else timed.flops / 1e12, 6),

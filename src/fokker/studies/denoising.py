@@ -167,7 +167,8 @@ def run(
     trained = fit(part.config, place, started, tick, minutes, turn=turn)
     with turn, cudnn.flags(enabled=True, benchmark=False):  # batches of other shapes, few of each
         rows, pictures = judge(load(trained.path), part, count)
-    np.savez(target.with_suffix(".npz"), **{k: v.numpy() for k, v in pictures.items()})
+    arrays: dict[str, Any] = {k: v.numpy() for k, v in pictures.items()}
+    np.savez(target.with_suffix(".npz"), **arrays)
     partial = target.with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
     partial.replace(target)
