@@ -17,6 +17,7 @@ from fokker.energies import Quadratic
 from fokker.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
 from fokker.objectives import CD, PCD, LevelDCD, Noisy, ScoreMatching
 from fokker.report import write_report
+from fokker.state import State
 from fokker.tasks.planar import ToyTask
 from fokker.training import Diverged, Interrupted, fit
 from pathlib import Path
@@ -135,9 +136,7 @@ CONFIG = Config(
 
 def fragile(monkeypatch, limit=0.6e-3, after=7):
     r"""Makes an energy that no step beyond a number survives unless the rate is below a limit."""
-    from fokker import training
-
-    advance = training.State.advance
+    advance = State.advance
 
     def spoiled(self, x, generator, flag):
         out, rate = advance(self, x, generator, flag)
@@ -146,7 +145,7 @@ def fragile(monkeypatch, limit=0.6e-3, after=7):
                 next(iter(self.energy.parameters())).mul_(math.nan)
         return out, rate
 
-    monkeypatch.setattr(training.State, "advance", spoiled)
+    monkeypatch.setattr(State, "advance", spoiled)
 
 
 def same(a, b):

@@ -39,6 +39,16 @@ def test_what_the_readme_says_of_denoising():
         assert ours <= 1.02 * found[data, "reference", sigma]
 
 
+def test_what_the_readme_says_of_generation():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    rows = results.load(ROOT / "results/generation.json")["rows"]
+    own = {"kind": "final", "data": "celeba32", "preset": "fokker", "method": "dcd-limit"}
+    (row,) = [r for r in rows if all(r.get(k) == v for k, v in own.items())]
+    assert f"FID {row['fid']:.2f} on CelebA-32 with {row['fid_n']:,} samples" in text
+    assert "after six and a half minutes" in text and abs(row["seconds"] / 60 - 6.5) < 0.1
+    assert f"where the paper has {tables.PUBLISHED['celeba32']}" in text
+
+
 def test_a_changed_figure_changes_the_table(tmp_path):
     (tmp_path / "results").mkdir()
     content = json.loads((ROOT / "results/optima.json").read_text())

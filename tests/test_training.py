@@ -13,7 +13,7 @@ import torch
 
 from contextlib import contextmanager
 from dataclasses import replace
-from fokker import step, training
+from fokker import state, step, training
 from fokker.cli import main
 from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.metrics import evaluate_planar
@@ -97,8 +97,8 @@ def test_divergence_stops_and_keeps_what_was_good(tmp_path, monkeypatch):
     with pytest.raises(Stop):
         fit(CONFIG, tmp_path / "run", progress=stop_at(4))
     kept = read_checkpoint(tmp_path / "run")
-    made, build = [], training.build
-    monkeypatch.setattr(training, "build", lambda *how: made.append(build(*how)) or made[-1])
+    made, build = [], state.build
+    monkeypatch.setattr(state, "build", lambda *how: made.append(build(*how)) or made[-1])
 
     def poison(done, line):
         if done == 5:
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_is_cut_short_is_none(tmp_path):
 
 
 def test_losing_the_folder_in_the_middle_is_exit_code_2(tmp_path, capsys, monkeypatch):
-    writes, write = [], training.write_checkpoint
+    writes, write = [], state.write_checkpoint
 
     def full(*args):
         writes.append(args)
@@ -207,7 +207,7 @@ def test_losing_the_folder_in_the_middle_is_exit_code_2(tmp_path, capsys, monkey
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002")
         return write(*args)
 
-    monkeypatch.setattr(training, "write_checkpoint", full)
+    monkeypatch.setattr(state, "write_checkpoint", full)
     small = ("--steps", "3", "--batch", "16", "--width", "8", "--evaluate", "1")
     with pytest.raises(SystemExit) as stop:
         main(["train", "toy", "--data", "moons", *small, "--out", str(tmp_path / "r")])
@@ -341,7 +341,7 @@ def test_a_turn_begins_when_all_is_ready(tmp_path, monkeypatch):
     r"""The step is compiled before the turn, and the seconds of the run begin with it."""
     events, trace = [], step.trace
 
-    def slow(function, *inputs, compile=False):  # the compiler, which has tests of its own
+    def slow(function, *inputs, compile=False, capture=False):  # the compiler has tests of its own
         events.append(f"trace, compile={compile}")
         time.sleep(0.5)
         return trace(function, *inputs)

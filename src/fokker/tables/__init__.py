@@ -1,0 +1,71 @@
+r"""The tables of the README and the docs, each made from a file in `results/`."""
+
+__all__ = [
+    "BENCH_HEADER",
+    "DENOISING_HEADER",
+    "GENERATION_HEADER",
+    "OPTIMA_HEADER",
+    "PAPER_TABLE_2",
+    "PUBLISHED",
+    "TOY_HEADER",
+    "bench_rows",
+    "denoising_rows",
+    "documents",
+    "generation_rows",
+    "minutes_to",
+    "mixture_matrix",
+    "optima_rows",
+    "render",
+    "toy_matrix",
+    "toy_rows",
+]
+
+from pathlib import Path
+
+from .cost import BENCH_HEADER, bench_rows, bench_table, estimator_table
+from .house import demo_table, studio_table, trust_table
+from .images import (
+    DENOISING_HEADER,
+    GENERATION_HEADER,
+    PUBLISHED,
+    denoising_rows,
+    generation_rows,
+    generation_table,
+    minutes_to,
+)
+from .planar import (
+    OPTIMA_HEADER,
+    PAPER_TABLE_2,
+    TOY_HEADER,
+    mixture_matrix,
+    optima_rows,
+    toy_matrix,
+    toy_rows,
+)
+from .. import results
+
+
+def documents(root: Path) -> list[Path]:
+    r"""Returns the documents that hold tables."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def render(text: str, root: Path) -> str:
+    r"""Returns a document with its tables made anew from `results/`."""
+    rows = lambda name: results.load(root / "results" / f"{name}.json")["rows"]
+    tables = {
+        "optima": lambda: results.markdown(OPTIMA_HEADER, optima_rows(rows("optima"))),
+        "toy": lambda: toy_matrix(rows("toy")),
+        "toy-full": lambda: results.markdown(TOY_HEADER, toy_rows(rows("toy"))),
+        "mixtures": lambda: mixture_matrix(rows("mixtures")),
+        "bench": lambda: bench_table(rows("bench"), gpu=True),
+        "bench-cpu": lambda: bench_table(rows("bench"), gpu=False),
+        "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
+        "estimators": lambda: estimator_table(root / "results/estimators.json"),
+        "demo": lambda: demo_table(root / "results/demo.json"),
+        "trust": lambda: trust_table(root / "results/trust.json"),
+        "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
+        "generation": lambda: generation_table(root / "results/generation.json"),
+        "studio": lambda: studio_table(root / "results/studio.json"),
+    }
+    return results.render(text, tables)

@@ -1,0 +1,77 @@
+r"""The tables of what a step costs and how noisy its estimate is."""
+
+__all__ = ["BENCH_HEADER", "bench_rows", "bench_table", "estimator_table"]
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import results
+
+BENCH_HEADER = ("net", "library", "step", "ms", "× plain", "GiB", "× plain", "points/s", "TFLOP/s")
+
+
+def bench_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of a table of step times."""
+    shown = lambda value, digits: "–" if value is None else f"{value:,.{digits}f}"
+    return [
+        [
+            row["net"]
+            if row["suite"] == "nets"
+            else f"{row['net']} {row['batch']}×{row['shape']}",
+            row["library"],
+            row["name"],
+            f"{row['ms']:.3g} ± {row['spread']:.1g}",
+            shown(row["x_plain"], 2),
+            shown(row["peak_gib"], 2),
+            shown(row["x_plain_memory"], 2),
+            shown(row["per_second"], 0),
+            shown(row["tflops"], 1 if (row["tflops"] or 0) > 1 else 3),
+        ]
+        for row in rows
+    ]
+
+
+def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
+    r"""Returns the tables of step times on a GPU, or on a CPU beside torchebm's exact SM."""
+    own = [r for r in rows if r["suite"] == "nets" and r["device"].startswith("NVIDIA") is gpu]
+    if gpu:
+        return results.markdown(BENCH_HEADER, bench_rows(own))
+    if not own:
+        return "Not measured yet: `fokker bench --out results/bench.json` does."
+    base = {r["name"]: r["ms"] for r in own if r["library"] == "torchebm"}
+    header = ("library", "step", "compiled", "ms", "× plain", "× torchebm SM", "× torchebm DSM")
+    return results.markdown(
+        header,
+        [
+            [
+                row["library"],
+                row["name"],
+                "yes" if row["compiled"] else "no",
+                f"{row['ms']:.0f} ± {row['spread']:.0f}",
+                f"{row['x_plain']:.2f}",
+                f"{row['ms'] / base['sm']:.2f}",
+                f"{row['ms'] / base['dsm']:.2f}",
+            ]
+            for row in own
+        ],
+    )
+
+
+def estimator_table(path: Path) -> str:
+    r"""Returns the table of variance and cost, or how to measure it."""
+    if not path.exists():
+        return "Not measured yet: `fokker reproduce estimators` does."
+    header = ("group", "estimator", "× variance", "× plain", "merit")
+    return results.markdown(
+        header,
+        [
+            [
+                row["group"],
+                row["estimator"],
+                f"{row['x_variance']:.3g}",
+                f"{row['x_plain']:.2f}",
+                f"{row['merit']:.3g}",
+            ]
+            for row in results.load(path)["rows"]
+        ],
+    )

@@ -1,0 +1,155 @@
+r"""The tables of the image studies: denoising and generation."""
+
+__all__ = [
+    "DENOISING_HEADER",
+    "DENOISING_NAMES",
+    "GENERATION_HEADER",
+    "GENERATION_NAMES",
+    "GOALS",
+    "PUBLISHED",
+    "denoising_rows",
+    "generation_rows",
+    "generation_table",
+    "minutes_to",
+]
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .cells import number
+from .. import results
+
+DENOISING_HEADER = (
+    "set",
+    "method",
+    "σ = 0.3",
+    "σ = 0.6",
+    "σ = 0.9",
+    "rule",
+    "GPU s",
+    "s to paper",
+)
+
+DENOISING_NAMES = {
+    ("paper", "cd"): "paper CD",
+    ("paper", "dcd"): "paper DCD",
+    ("paper", "dcd-stein"): "paper DCD, Stein's Laplacian",
+    ("paper", "dcd-path"): "paper DCD, bracket along the path",
+    ("fokker", "dcd"): "**fokker DCD**",
+    ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
+    ("fokker", "reference"): "reference denoiser",
+}
+
+
+def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of the denoising study: the mean RMSE by the best rule, not clipped, with
+    the paper's own figures above ours."""
+    from ..studies.denoising import PAPER_TABLE_4, best
+
+    chosen, lines = best(rows), []
+    for name in dict.fromkeys(row["data"] for row in rows):
+        for method, values in PAPER_TABLE_4.get(name, {}).items():
+            label = f"{method.upper()}, as published"
+            lines.append([name, label, *(f"{v:.3f}" for v in values), "not said", "–", "–"])
+        for (preset, method), label in DENOISING_NAMES.items():
+            key = (name, preset, method)
+            own = [r for r in chosen if (r["data"], r["preset"], r["method"]) == key]
+            if not own:
+                continue
+            own.sort(key=lambda row: row["sigma"])
+            used = ", ".join(dict.fromkeys(row["rule"] for row in own))
+            seconds = (
+                f"{own[0]['gpu_seconds']:.0f}" if own[0]["device"].startswith("NVIDIA") else "–"
+            )
+            to_paper = own[0]["seconds_to_paper"]
+            reached = "–" if to_paper is None else f"{to_paper:.0f}"
+            figures = (f"{r['rmse_mean']:.4f}" for r in own)
+            lines.append([name, label, *figures, used, seconds, reached])
+    return lines
+
+
+GENERATION_HEADER = (
+    "set",
+    "method",
+    "parameters",
+    "FID",
+    "images",
+    "evaluations",
+    "KID × 10³",
+    "bits/dim",
+    "minutes",
+    "minutes to goals",
+)
+
+GENERATION_NAMES = {
+    ("paper", "dcd"): "paper DCD",
+    ("fokker", "dcd"): "**fokker DCD**",
+    ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
+    ("fokker", "reference"): "reference denoiser",
+}
+
+PUBLISHED = {"celeba32": 13.85}  # DCD, Luo et al. 2023, Table 5; the whole of CelebA
+
+GOALS = {"celeba32": (13.85, 5.21), "cifar10": (9.58, 4.31)}  # the paper, GEBM; DRL, CDRL
+
+
+def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
+    r"""Returns the minutes of training of the first weights drawn from whose FID is at most a goal."""
+    found = [
+        row["seconds"] / 60
+        for row in rows
+        if row["kind"] in {"snapshot", "final"} and row["fid"] is not None and row["fid"] <= goal
+    ]
+    return min(found, default=None)
+
+
+def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of the generation study: the final draw of each method, by the last weights
+    drawn from, with the minutes after which a FID first passed each goal."""
+    lines = []
+    for data in dict.fromkeys(row["data"] for row in rows):
+        own = [row for row in rows if row["data"] == data]
+        goals = GOALS.get(data, ())
+        for row in own:
+            if row["kind"] == "data":
+                fid, count = number(row["fid"]), f"{row['fid_n']:,}"
+                lines.append([data, "training against test images", "–", fid, count, *["–"] * 5])
+        if data in PUBLISHED:
+            published = number(PUBLISHED[data])
+            lines.append([data, "DCD, as published", "–", published, "not said", *["–"] * 5])
+        groups = dict.fromkeys((r["preset"], r["method"], r["size"]) for r in own)
+        for preset, method, size in groups:
+            group = [
+                r
+                for r in own
+                if (r["preset"], r["method"], r.get("size")) == (preset, method, size)
+            ]
+            finals = [row for row in group if row["kind"] == "final"]
+            if not finals:
+                continue
+            row = max(finals, key=lambda row: row["step"])
+            passed = [minutes_to(group, goal) for goal in goals]
+            said = [
+                f"{g:g}: {'–' if m is None else f'{m:.1f}'}"
+                for g, m in zip(goals, passed, strict=True)
+            ]
+            lines.append([
+                data,
+                GENERATION_NAMES.get((preset, method), f"{preset} {method}"),
+                f"{row['params'] / 1e6:.1f} M",
+                "diverged" if row["diverged"] else number(row["fid"]),
+                f"{row['fid_n']:,}" + (f" ({row['convention']})" if row["convention"] else ""),
+                str(row["nfe"]),
+                number(None if row["kid"] is None else 1000 * row["kid"]),
+                number(row["bpd"]),
+                number(None if row["seconds"] is None else row["seconds"] / 60),
+                ", ".join(said) or "–",
+            ])
+    return lines
+
+
+def generation_table(path: Path) -> str:
+    r"""Returns the table of the generation study, or how to make it."""
+    if not path.exists():
+        return "Not measured yet: `fokker reproduce generation --results results/generation.json` does."
+    return results.markdown(GENERATION_HEADER, generation_rows(results.load(path)["rows"]))
