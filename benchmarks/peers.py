@@ -66,7 +66,9 @@ class Stack(BaseModel):
 
     def forward(self, x: Tensor) -> Tensor:
         K = self.count
-        if K == 1:  # a plain call: torchebm maps exact score matching over points, slow with a map within
+        if (
+            K == 1
+        ):  # a plain call: torchebm maps exact score matching over points, slow with a map within
             return self.single(x)
         split = (
             x.reshape(K, -1, 2) if self.layout == "rows" else x.reshape(-1, K, 2).transpose(0, 1)

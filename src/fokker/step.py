@@ -29,8 +29,8 @@ what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
 On a GPU a compiled step is captured at its first call as a CUDA graph, and replayed: a U-Net step is
 thousands of kernels, and at the batch of the presets a processor launches them no faster than the GPU
-is done with them. A replay fills the same memory again, so the gradients of a step are there until the next one;
-loss, state and diagnostics are copied out of it.
+is done with them. A replay fills the same memory again, so the gradients of a step are there until the
+next one; loss, state and diagnostics are copied out of it.
 """
 
 __all__ = ["Captured", "Gradients", "Step", "Traced", "bind", "capture", "capturing", "trace"]

@@ -6,8 +6,8 @@ what no method of training can beat by much. Rounds are interleaved, so that a s
 all; a figure is the median over rounds and its spread the distance between quartiles. Operations are
 counted in the traced graph, products and convolutions only, and compared with the rate of a
 large product of matrices measured in the same run. The peak of memory holds weights, batch and
-all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.step`), ours as
-a rival's; its peak of memory is taken from a run before that, and so is a profile: the
+all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.step`),
+ours as a rival's; its peak of memory is taken from a run before that, and so is a profile: the
 milliseconds in kernels of convolutions, of products, and of all else, which moves memory.
 
 Rivals are as good as they can be: they are traced and compiled as our own, CD-1 takes one backward
