@@ -3,6 +3,7 @@ r"""The guard: divergence is seen, recorded and answered, and no NaN is saved.""
 import importlib.util
 import json
 import math
+import numpy as np
 import os
 import pytest
 import signal
@@ -12,7 +13,7 @@ import torch
 from dataclasses import replace
 from fokker import load
 from fokker.checkpoints import Name, named, names, newest, read
-from fokker.config import Config, Network, Optimization, ToyData, dumps, loads
+from fokker.config import Config, Network, Optimization, TableData, ToyData, dumps, loads
 from fokker.energies import Quadratic
 from fokker.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
 from fokker.objectives import CD, PCD, LevelDCD, Noisy, ScoreMatching
@@ -225,6 +226,16 @@ def test_a_run_that_got_worse_says_so_at_its_end(tmp_path, monkeypatch, last):
     values = iter([0.9, 0.2, 0.3, 0.39])  # no worse than may be
     fit(config, tmp_path / "other", say=said.append)
     assert len(said) == 1
+
+
+def test_a_likelihood_may_be_negative(tmp_path):
+    rows = 1e-3 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    np.save(tmp_path / "rows.npy", rows.numpy())
+    said = []
+    config = replace(CONFIG, data=TableData(str(tmp_path / "rows.npy")))
+    run = fit(config, tmp_path / "run", say=said.append)
+    assert run.metrics[-1]["nll_validation"] < 0
+    assert said == []
 
 
 def test_the_guard_is_saved_with_the_configuration():

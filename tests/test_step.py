@@ -14,11 +14,13 @@ from fokker.objectives import (
     EnergyDiscrepancy,
     MultiTimeDCD,
     Objective,
+    Output,
     RecoveryLikelihood,
     ScoreMatching,
     SlicedScoreMatching,
 )
 from fokker.step import Step, trace
+from torch import nn
 from torch.fx.graph_module import _loader
 from types import SimpleNamespace
 
@@ -75,7 +77,8 @@ def test_a_compiled_step_is_the_eager_one() -> None:
 def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, objective) -> None:
     r"""With a stand-in for the GPU: a graph that fills the same memory at each replay."""
 
-    def capture(run):
+    def capture(run, device):
+        assert device == x.device
         out = [t.clone() for t in run()]
         fill = lambda: [place.copy_(fresh) for place, fresh in zip(out, run(), strict=True)]
         return SimpleNamespace(replay=fill), out
@@ -105,6 +108,55 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
         torch.testing.assert_close(loss, expected)
     name = next(iter(gradients[1]))
     assert gradients[1][name] is gradients[2][name]  # until the next step
+
+
+class Branches(nn.Module):
+    r"""Two branches that are added: one gradient for both biases."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 16), nn.Linear(2, 16)
+
+    def forward(self, x):
+        return (self.first(x) + self.second(x)).sin().sum(1)
+
+
+class Own(Objective):
+    r"""A loss with the parameters as its gradient."""
+
+    def compute(self, energy, x, state=None, generator=None):
+        return Output(sum(p.square().sum() / 2 for p in energy.parameters()), None, {})
+
+
+def test_every_gradient_has_memory_of_its_own() -> None:
+    energy, x = Branches(), torch.randn(8, 2)
+    step = Step(energy, DenoisingScoreMatching())
+    out = step(x, None, torch.Generator().manual_seed(0))
+    expected, _ = eager(
+        energy, DenoisingScoreMatching(), x, None, torch.Generator().manual_seed(0)
+    )
+    out.assign(energy)
+    norm = torch.nn.utils.clip_grad_norm_(energy.parameters(), 1e-3)
+    for name, p in energy.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name] * 1e-3 / (norm + 1e-6))
+    weights = [p.detach().clone() for p in energy.parameters()]
+    out = Step(energy, Own())(x)
+    for g in out.gradients.values():
+        g.zero_()
+    for p, w in zip(energy.parameters(), weights, strict=True):
+        assert torch.equal(p, w)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_step_is_captured_on_its_device() -> None:
+    torch.set_default_dtype(torch.float32)
+    for device in ("cuda:0", "cuda:1"):
+        energy = MLP(width=16).to(device)
+        step, plain = Step(energy, DCD(), compile=True), Step(energy, DCD())
+        for seed in range(3):
+            x = torch.randn(32, 2, device=device)
+            a, b = (s(x, None, torch.Generator(device).manual_seed(seed)) for s in (step, plain))
+            torch.testing.assert_close(a.loss, b.loss, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -24,7 +24,7 @@ from typing import Protocol
 from .config import Network, Optimization
 from .energies import Energy
 from .objectives import Objective
-from .step import Traced, bind, trace
+from .step import Traced, bind, capturing, trace
 
 BLOCK = 250  # steps whose data is drawn at once
 
@@ -111,13 +111,13 @@ def train_stack(
         if first not in traces:
             traces[first] = trace(mapped, *inputs, compile=compile)
         gradients, fresh, new, _ = traces[first](*inputs, noise=traces[first].draw())
-        for name, p in params.items():
-            p.grad = gradients[name]
         if optimization.clip is not None:
             squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
             scale = (optimization.clip / torch.stack(squares).sum(0).sqrt()).clamp(max=1)
-            for g in gradients.values():
-                g *= scale.reshape(-1, *[1] * (g.ndim - 1))
+            shaped = lambda g: scale.reshape(-1, *[1] * (g.ndim - 1))
+            gradients = {name: g * shaped(g) for name, g in gradients.items()}
+        for name, p in params.items():
+            p.grad = gradients[name]
         adam.step()
         with torch.no_grad():
             for a, p in zip(average, weights, strict=True):
@@ -150,8 +150,7 @@ def train_stack(
             progress(k)
         x.copy_(points[:, k % BLOCK])
         if cuda and k == 3:  # three eager steps have warmed up what a capture must not do
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with capturing(device) as graph:
                 step()
             run = graph.replay
         advance(k, run)

@@ -1,8 +1,8 @@
 r"""The state of a run: all that a step changes, and the way it came.
 
-A step moves the weights by Adam along the gradients of a `fokker.step.Step`, averaged over ranks, and the average of
-the weights follows. All randomness of step k comes from a generator seeded by the run's seed, the trial and k. A
-state can be saved, restored, judged, and rolled back to what was saved.
+A step moves the weights by Adam along the gradients of a `fokker.step.Step`, averaged over ranks, and the
+average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed, the
+trial and k. A state can be saved, restored, judged, and rolled back to what was saved.
 """
 
 __all__ = ["Line", "State", "kept", "step_generator", "writing"]
@@ -209,8 +209,11 @@ class State:
         return sum("event" not in m and m["step"] > best.step for m in self.lines) < patience
 
     def regret(self) -> str | None:
-        r"""Returns what to know where the last judgement is far worse than the best, twice as bad."""
-        merit = self.task.merit
+        r"""Returns what to know where the last judgement is far worse than the best, twice as bad.
+
+        Not on a table: there a criterion, which may be negative, has chosen the weights to be used.
+        """
+        merit = None if self.task.criterion else self.task.merit
         judged = [line for line in self.lines if merit in line]
         if self.leader is None or merit is None or not judged:
             return None

@@ -29,18 +29,20 @@ what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
 On a GPU a compiled step is captured at its first call as a CUDA graph, and replayed: a U-Net step is
 thousands of kernels, and at the batch of the presets a processor launches them no faster than the GPU
-is done with them. A replay fills the same memory again, so the gradients of a step are there until the next one;
-loss, state and diagnostics are copied out of it.
+is done with them. A replay fills the same memory again, so the gradients of a step are there until the
+next one; loss, state and diagnostics are copied out of it.
 """
 
-__all__ = ["Captured", "Gradients", "Step", "Traced", "bind", "capture", "trace"]
+__all__ = ["Captured", "Gradients", "Step", "Traced", "bind", "capture", "capturing", "trace"]
 
+import functools
 import linecache
 import operator
 import torch
 import torch.utils._pytree as pytree
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -141,16 +143,47 @@ def share(graph: Graph) -> None:
             seen[key] = node
 
 
-def capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    r"""Returns a function as a CUDA graph, and the result that each replay fills."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+@functools.cache
+def side_stream(device: int) -> torch.cuda.Stream:
+    r"""Returns the stream on which a device is captured: graphs of one stream can share memory."""
+    return torch.cuda.Stream(device)
+
+
+@contextmanager
+def capturing(
+    device: torch.device | None = None, pool: Any = None
+) -> Generator[torch.cuda.CUDAGraph, None, None]:
+    r"""Captures what runs within as a CUDA graph; see `capture`.
+
+    Left to itself torch captures on the device of its first capture ever, and on another one nothing.
+    """
+    with torch.cuda.device(device):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool, side_stream(torch.cuda.current_device())):
+            yield graph
+
+
+def capture(
+    run: Callable[[], Any], device: torch.device | None = None, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    r"""Returns a function as a CUDA graph, and the result that each replay fills.
+
+    The graph reads and writes the memory of what the function holds: keep it as long as the graph.
+
+    Arguments:
+        run: The function.
+        device: The device on which it runs; the current one by default.
+        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
+            one may overwrite the results of the others.
+    """
+    with torch.cuda.device(device):
+        side = side_stream(torch.cuda.current_device())
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+    with capturing(device, pool) as graph:
         out = run()
     return graph, out
 
@@ -162,13 +195,14 @@ class Captured:
 
     Arguments:
         function: The function.
-        inputs: Inputs of the shapes, dtypes and devices to come.
+        inputs: Inputs of the shapes and dtypes to come, on one GPU.
     """
 
     def __init__(self, function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> None:
-        self.places = [t.clone() for t in inputs]
-        function(*self.places)  # compiled on the stream where it will run
-        self.graph, self.outputs = capture(lambda: function(*self.places))
+        self.places = places = [t.clone() for t in inputs]
+        self.run = lambda: function(*places)  # kept: the graph uses what it holds
+        self.run()  # compiled on the stream where it will run
+        self.graph, self.outputs = capture(self.run, places[0].device)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         torch._foreach_copy_(self.places, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
@@ -304,6 +338,21 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
     return step
 
 
+def apart(named: dict[str, Tensor], others: Iterable[Tensor]) -> dict[str, Tensor]:
+    r"""Returns tensors that share memory neither with each other nor with others: each may be written to.
+
+    What is done once is there once: the biases of two branches that are added have one gradient, and a
+    parameter that is its own gradient is that gradient. To clip such a one in place would be wrong.
+    """
+    seen = {t.untyped_storage().data_ptr() for t in others}
+    out = {}
+    for name, t in named.items():
+        place = t.untyped_storage().data_ptr()
+        out[name] = t.clone() if place in seen else t
+        seen.add(place)
+    return out
+
+
 class Gradients(NamedTuple):
     r"""The result of a step."""
 
@@ -365,6 +414,7 @@ class Step:
         noise = [rows(whole(generator), own.shape, self.share) for whole, own in pairs]
         gradients, *rest = traced(*inputs, noise=noise)
         loss, after, info = pytree.tree_map(torch.clone, rest) if traced.capture else rest
+        gradients = apart(gradients, pytree.tree_leaves(inputs))
         return Gradients(gradients, loss, self.objective.restore(after), info)
 
     def whole(self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...]) -> list[Draw]:

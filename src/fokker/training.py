@@ -6,9 +6,9 @@ run that was stopped and resumed takes the very steps it would have taken: on a 
 bit for bit. Under `torchrun` every rank takes its share of each step and, on images, of each judgement
 (`fokker.ranks`), and rank 0 writes.
 
-Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run that diverges stops, or is rolled back
-(`fokker.guard`); what was saved before is kept, and nothing that is not finite is ever saved. On a table
-the weights that do best on the validation rows are kept beside the last, and training stops once
+Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run that
+diverges stops, or is rolled back (`fokker.guard`); what was saved before is kept, and nothing that is not
+finite is ever saved. On a table the weights that do best on the validation rows are kept beside the last, and training stops once
 `patience` evaluations have brought no better ones.
 """
 

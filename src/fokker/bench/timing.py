@@ -6,8 +6,8 @@ what no method of training can beat by much. Rounds are interleaved, so that a s
 all; a figure is the median over rounds and its spread the distance between quartiles. Operations are
 counted in the traced graph, products and convolutions only, and compared with the rate of a
 large product of matrices measured in the same run. The peak of memory holds weights, batch and
-all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.step`), ours as
-a rival's; its peak of memory is taken from a run before that, and so is a profile: the
+all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.step`),
+ours as a rival's; its peak of memory is taken from a run before that, and so is a profile: the
 milliseconds in kernels of convolutions, of products, and of all else, which moves memory.
 
 Rivals are as good as they can be: they are traced and compiled as our own, CD-1 takes one backward
@@ -50,6 +50,7 @@ class Timed:
     peak: float | None = None
     kernels: dict[str, float] | None = None
     times: list[float] | None = None
+    captured: Run | None = None  # kept: its graph writes to what it holds
 
 
 # by what is in the name of a kernel of cuDNN, cuBLAS or Triton; the first that fits
@@ -83,8 +84,19 @@ def profile(run: Run) -> dict[str, float]:
     return {kind: round(ms, 3) for kind, ms in spent.items()}
 
 
-def prepare(name: str, net: Net, energy: nn.Module, x: Tensor, compile: bool) -> Timed:
-    r"""Traces a step, counts its operations, compiles it, and captures it on a GPU."""
+def prepare(
+    name: str, net: Net, energy: nn.Module, x: Tensor, compile: bool, pool: Any = None
+) -> Timed:
+    r"""Traces a step, counts its operations, compiles it, and captures it on a GPU.
+
+    Arguments:
+        name: The name of the step.
+        net: The network.
+        energy: Its energy.
+        x: The batch.
+        compile: Whether the step is compiled.
+        pool: The memory that the graphs of all steps share.
+    """
     held = torch.cuda.memory_allocated() if x.is_cuda else 0
     if name == "reference":
         return Timed("eager", name, reference(energy, x, 0.3))
@@ -135,7 +147,7 @@ def prepare(name: str, net: Net, energy: nn.Module, x: Tensor, compile: bool) ->
     timed = Timed("fokker", name, run, counter.get_total_flops(), trace_s, compile_s)
     if x.is_cuda:
         look(timed, held)
-        timed.run = capture(run)[0].replay
+        timed.run, timed.captured = capture(run, x.device, pool)[0].replay, run
     return timed
 
 
@@ -202,11 +214,14 @@ def bench(
     torch.manual_seed(0)
     energy = net.build(precision).to(device)
     x = 0.5 * torch.randn(net.batch, *net.shape, device=device)
+    if cuda:
+        torch.cuda.set_device(x.device)  # of which memory is asked
     basis = torch.cuda.memory_allocated() / 2**30 if cuda else 0.0  # weights and batch
+    pool = torch.cuda.graph_pool_handle() if cuda else None  # graphs are replayed one at a time
     names = names_of(net) if names is None else list(names)
     steps: list[Timed] = []
     for name in dict.fromkeys(["plain", *names]):
-        steps.append(prepare(name, net, energy, x, compile))
+        steps.append(prepare(name, net, energy, x, compile, pool))
         took = steps[-1].compile_s
         progress(f"{net.name} {name}: {'ready' if took is None else f'compiled in {took:.0f} s'}")
     if rivals and not net.level:

@@ -34,7 +34,9 @@ def bench_rows(rows: Sequence[results.Row]) -> list[list[str]]:
 def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
     r"""Returns the tables of step times on a GPU, or on a CPU beside torchebm's exact SM."""
     own = [r for r in rows if r["suite"] == "nets" and r["device"].startswith("NVIDIA") is gpu]
-    if gpu:
+    if gpu:  # rows may have come in any order: those of a network together, its plain step first
+        nets = list(dict.fromkeys(row["net"] for row in own))
+        own.sort(key=lambda row: (nets.index(row["net"]), row["name"] != "plain"))
         return results.markdown(BENCH_HEADER, bench_rows(own))
     if not own:
         return "Not measured yet: `fokker bench --out results/bench.json` does."
