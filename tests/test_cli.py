@@ -49,6 +49,47 @@ def test_a_file_that_is_not_there(capsys, monkeypatch, tmp_path):
     assert error == "fokker: expected a file that exists or a folder to write to, got points.csv\n"
 
 
+@pytest.mark.parametrize("batch", [10**14, 2**62])  # beyond any address, and beyond any count
+def test_more_than_the_memory_is_one_line(capsys, tmp_path, batch):
+    out, n = str(tmp_path / "run"), str(batch)
+    error = error_of(capsys, "train", "toy", "--steps", "1", "--out", out, "--batch", n)
+    assert error.startswith("fokker: expected what fits into memory, got more: ")
+    assert error.count("\n") == 1
+
+
+def test_each_rank_says_that_its_memory_is_short(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+
+    def short(self):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nand much more")
+
+    monkeypatch.setattr("fokker.commands.house.Doctor.run", short)
+    error = error_of(capsys, "doctor")
+    assert (
+        error
+        == "fokker: expected what fits into memory on rank 1, got more: CUDA out of memory.\n"
+    )
+
+
+def test_another_failure_is_not_taken_for_one_of_memory(monkeypatch):
+    def broken(self):
+        raise RuntimeError("expected the same weights on all 2 ranks")
+
+    monkeypatch.setattr("fokker.commands.house.Doctor.run", broken)
+    with pytest.raises(RuntimeError, match="the same weights"):
+        main(["doctor"])
+
+
+def test_an_interrupted_command_is_one_line(capsys, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fokker.commands.house.Doctor.run", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    assert stop.value.code == 130 and capsys.readouterr().err == "fokker: interrupted\n"
+
+
 def test_a_name_that_is_near_nothing_gets_no_guess(capsys):
     assert "did you mean" not in error_of(capsys, "xyzzy")
     assert "did you mean 'train'?" in error_of(capsys, "trian")

@@ -110,6 +110,8 @@ def test_a_function_cannot_be_saved():
         (lambda: Optimization(ema=1.5), "ema between 0 and 1, got 1.5"),
         (lambda: Optimization(clip=-1.0), "clip to be a finite number > 0, got -1.0"),
         (lambda: TableData("a.csv", 1.0), "held_out strictly between 0 and 1, got 1.0"),
+        (lambda: Config(seed=2**63), "seed to be an integer of 64 bits, got 9223372036854775808"),
+        (lambda: Config(seed=0.5), "seed to be an integer of 64 bits, got 0.5"),
         (lambda: Config(evaluate=0), "evaluate to be an integer >= 1, got 0"),
         (
             lambda: Config(TableData("a.csv"), patience=0),

@@ -195,8 +195,9 @@ def test_further_back_each_time_then_an_honest_stop(tmp_path, monkeypatch):
     fragile(monkeypatch, limit=0.0)
     with pytest.raises(
         Diverged, match=r"after 3 trials: .* step 8; step 6 is kept .* the best .kl .* is step-"
-    ):
+    ) as stop:
         fit(CONFIG, tmp_path / "run")
+    assert str(stop.value).endswith("clip=1, or the preset fokker")  # it was rolled back already
     run = load(tmp_path / "run")
     assert [e.get("to") for e in run.events] == [6, 3, 6, None]
     assert run.events[-1]["event"] == "stopped" and run.step == 6

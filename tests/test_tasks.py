@@ -125,6 +125,13 @@ def test_a_column_that_follows_from_others_has_no_gaussian(tmp_path):
     assert task.judge(Quadratic(1.0), CPU)["nll_gaussian"] is None
 
 
+def test_a_table_of_too_many_columns_is_refused_before_it_is_judged(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(20, 1025)))
+    with pytest.raises(ValueError, match=r"x.npy: expected at most 1024 columns, got 1025"):
+        TableTask(TableData(str(path)), 0)
+
+
 def test_mass_far_from_all_rows_is_found(points):
     # an untrained energy is as wide as what confines it
     task = TableTask(TableData(str(points)), 0)

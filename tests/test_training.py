@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fokker import state, step, training
 from fokker.cli import main
-from fokker.config import Config, Network, Optimization, TableData, ToyData
+from fokker.config import Config, Network, Optimization, TableData, ToyData, dumps
 from fokker.metrics import evaluate_planar
 from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.report import write_report
@@ -266,6 +266,15 @@ def test_missing_and_unfinished_runs_are_named(tmp_path):
         ValueError, match=r"expected the configuration in .*config.toml, got another"
     ):
         fit(replace(CONFIG, seed=3), tmp_path / "run", resume=True)
+    # one that never came to a checkpoint: the advice of either line can be followed
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.toml").write_text(dumps(CONFIG))
+    with pytest.raises(ValueError, match="without a checkpoint; use --restartable to begin"):
+        fit(CONFIG, bare)
+    with pytest.raises(ValueError, match="has none yet; begin it again with --restartable"):
+        fit(CONFIG, bare, resume=True)
+    assert fit(CONFIG, bare, resume="if-any").step == 8
     with pytest.raises(OSError, match=r"a.csv"):
         fit(replace(CONFIG, data=TableData("a.csv")), tmp_path / "table")
     assert not (tmp_path / "table").exists()
@@ -281,6 +290,16 @@ def test_report(tmp_path, name):
     assert ("none" in page) == (name == "checkerboard")
     for picture in ("density.png", "field.png", "curves.png"):
         assert (tmp_path / "run" / picture).stat().st_size > 5000
+
+
+@pytest.mark.parametrize("file", ["density.png", "report.html"])
+def test_a_report_that_cannot_be_written_is_named(tmp_path, file):
+    run = fit(CONFIG, tmp_path / "run")
+    (tmp_path / "run" / file).mkdir()
+    with pytest.raises(
+        OSError, match=r"a report can be written to, got .*; the run itself is kept"
+    ):
+        write_report(run)
 
 
 def test_commands(tmp_path, monkeypatch, capsys):

@@ -29,6 +29,8 @@ from .derivatives import Jet
 from .diffusions import Linear
 from .energies import Energy
 
+NUMBERS = 2**22  # held at a time where a mixture has many components or dimensions
+
 
 class GaussianMixture(Energy):
     r"""Creates the energy :math:`-\log \sum_k w_k \mathcal{N}(x; \mu_k, \Sigma_k)`.
@@ -123,7 +125,11 @@ class GaussianMixture(Energy):
             device=self.means.device,
         )  # fmt: skip
         factor = torch.linalg.cholesky(self.covariances)
-        return self.means[k] + (factor[k] @ z[..., None]).squeeze(-1)
+        rows = max(1, NUMBERS // z.shape[1] ** 2)  # a point takes a factor
+        pairs = zip(k.split(rows), z.split(rows), strict=True)
+        return self.means[k] + torch.cat([
+            (factor[i] @ y[..., None]).squeeze(-1) for i, y in pairs
+        ])
 
     def diffuse(self, diffusion: Linear, t: Tensor | float) -> "GaussianMixture":
         r"""Returns the law at time t of a linear diffusion started from this one at time 0."""

@@ -279,7 +279,7 @@ def newest(folder: Path, training: bool = False) -> Checkpoint:
     if not found:
         raise ValueError(
             f"expected a run with a checkpoint in {folder}, got one that has none yet;"
-            " train it again"
+            " begin it again with --restartable, or train into another folder"
         )
     first: ValueError | None = None
     for name in reversed(found):

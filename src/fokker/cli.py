@@ -2,8 +2,10 @@ r"""The command line: `fokker COMMAND --help`."""
 
 __all__ = ["main"]
 
+import os
 import sys
 import time
+import torch
 import types
 import typing
 import tyro
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__, checks
+from .checkpoints import first_line
 from .commands.draw import Denoise, Sample
 from .commands.house import Doctor, Export, Studio
 from .commands.judge import Evaluate, Report, Score
@@ -33,6 +36,8 @@ from .studies.generation.command import ReproduceGeneration
 from .training import Interrupted
 
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
+# how torch says that there is not so much memory
+TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type]] = {
@@ -109,9 +114,16 @@ def summary(entry: type | dict[str, type]) -> str:
     return (entry.__doc__ or "").strip().split("\n")[0]
 
 
+def out_of_memory(error: Exception) -> bool:
+    r"""Returns whether an error says that more memory was asked for than there is."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(error) for words in TOO_MUCH)
+
+
 def main(args: list[str] | None = None) -> None:
     r"""Runs a command. Bad input is one line on stderr and exit code 2. Under torchrun the first rank
-    alone prints it."""
+    alone prints it, but for memory, which may be short on any."""
     args = sys.argv[1:] if args is None else args
     if args == ["--version"]:
         return print(f"fokker {__version__}")
@@ -136,8 +148,18 @@ def main(args: list[str] | None = None) -> None:
         fail(said, 2)
     except FloatingPointError as error:  # training diverged, or a chain did
         fail(error, 3)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        where = f" on rank {os.environ['RANK']}" if "RANK" in os.environ else ""
+        said = f"fokker: expected what fits into memory{where}, got more: {first_line(error)}"
+        print(said, file=sys.stderr)
+        sys.exit(2)
     except Interrupted as error:
         say(error)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        say("interrupted")
         sys.exit(130)
 
 

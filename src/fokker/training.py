@@ -97,6 +97,11 @@ def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | Non
         if resume is True or names(folder / "checkpoint"):
             return list(read_checkpoint(folder, training=True).name)
         return None
+    if holds and not names(folder / "checkpoint"):
+        raise ValueError(
+            f"expected a new folder, got {folder}, which holds a run without a checkpoint; use"
+            " --restartable to begin the same again, or another --out"
+        )
     if holds:
         raise ValueError(
             f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
@@ -209,9 +214,12 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
                 best = ""
                 if run.leader is not None:
                     best = f", the best ({task.merit} {run.leader[0]:.3g}) is {run.leader[1]}"
+                rest = "or the preset fokker"
+                if guard.policy == "stop":
+                    rest = "the preset fokker, or --on-divergence roll-back"
                 raise Diverged(
                     f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
-                    " rate, clip=1, the preset fokker, or --on-divergence roll-back"
+                    f" rate, clip=1, {rest}"
                 )
             event = run.roll_back(fall)
             ranks.once(run.write)

@@ -33,7 +33,7 @@ from torch import Tensor
 from typing import NamedTuple
 
 from .. import checks
-from ..analytic import GaussianMixture
+from ..analytic import NUMBERS, GaussianMixture
 from ..checks import dot
 from ..data.planar import Planar
 from ..derivatives import EnergyLike, Exact, Laplacian, score, value
@@ -198,7 +198,11 @@ def log_normalizer(
     shares, counts = [0.5, 0.25, 0.25], [n // 4 * 2, n // 4, n // 4]
     x = torch.cat([p.sample(m, generator) for p, m in zip(parts, counts, strict=True)])
     with torch.no_grad():
-        logs = torch.stack([math.log(w) - p(x) for p, w in zip(parts, shares, strict=True)])
+        rows = x.split(
+            max(1, NUMBERS // truth.means.numel())
+        )  # a mixture takes K D numbers a point
+        each = [torch.cat([p(part) for part in rows]) for p in parts]
+        logs = torch.stack([math.log(w) - e for e, w in zip(each, shares, strict=True)])
         e = torch.cat([value(energy, part) for part in x.split(8192)])
         log_w = (-e - torch.logsumexp(logs, dim=0)).double()
     log_z = torch.logsumexp(log_w, dim=0) - math.log(len(x))

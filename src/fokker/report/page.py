@@ -37,11 +37,22 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def put(path: Path, data: bytes) -> None:
+    r"""Writes a file of a report, or says which folder it could not be written to."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise OSError(
+            f"expected a folder that a report can be written to, got {path.parent}: {error};"
+            " the run itself is kept"
+        ) from error
+
+
 def embed(fig: Figure, path: Path, alt: str) -> str:
     r"""Saves a figure as a picture of its own and returns it as an HTML image."""
     buffer = io.BytesIO()
     fig.savefig(buffer, dpi=140, format="png")
-    path.write_bytes(buffer.getvalue())
+    put(path, buffer.getvalue())
     code = base64.b64encode(buffer.getvalue()).decode()
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{code}">'
 
@@ -112,5 +123,5 @@ def write_page(run: Run, title: str, body: str) -> Path:
 </html>
 """
     path = run.path / "report.html"
-    path.write_text(page)
+    put(path, page.encode())
     return path

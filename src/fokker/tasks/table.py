@@ -34,6 +34,7 @@ from ..energies import Energy
 from ..metrics import log_normalizer, score_matching_loss
 from ..ranks import ALONE, Ranks
 
+COLUMNS = 1024  # at most: the proposal for Z has a matrix of them for each center
 CENTERS = 200  # training rows in the proposal for Z
 DRAWS = 8000  # points of the importance sample
 WIDTH = 0.3  # of the Gaussians about them, in standard deviations of the data
@@ -54,6 +55,8 @@ class TableTask(Task):
         table, self.path = read_table(Path(data.path)), data.path
         self.columns, self.values = table.columns, table.values
         self.dim = len(table.columns)
+        if self.dim > COLUMNS:
+            raise ValueError(f"{data.path}: expected at most {COLUMNS} columns, got {self.dim}")
         self.shape = (self.dim,)
         rows = split(len(table.values), data.held_out, seed)
         self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
