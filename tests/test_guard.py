@@ -239,6 +239,22 @@ def test_a_likelihood_may_be_negative(tmp_path):
     assert said == []
 
 
+def test_a_judgement_that_explodes_is_a_divergence(tmp_path, monkeypatch):
+    values = iter([0.9, 0.2, 199.0, 201.0])
+    monkeypatch.setattr(ToyTask, "judge", lambda self, *_: {"kl": next(values)})
+    with pytest.raises(
+        Diverged,
+        match=r"kl explodes \(201 after step 12, beyond 200\); step 9 is kept .* the best",
+    ):
+        fit(replace(CONFIG, guard=Guard()), tmp_path / "run")
+    assert load(tmp_path / "run").step == 9
+    values = iter([1e-6, 9.9, 1e-3, 1e-3])  # near perfect: no yardstick
+    fit(replace(CONFIG, guard=Guard()), tmp_path / "other")
+    values = iter([0.2, 300.0, 0.2, 0.2, 0.2])
+    run = fit(CONFIG, tmp_path / "back")
+    assert [e["to"] for e in run.events] == [3] and run.step == 12
+
+
 def test_the_guard_is_saved_with_the_configuration():
     config = replace(CONFIG, guard=Guard("roll-back", 5, 0.1, 50.0, 7), keep=4)
     assert loads(dumps(config)) == config

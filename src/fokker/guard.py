@@ -66,7 +66,8 @@ class Guard:
     slower: float = 0.5
     """The factor of the rate at each."""
     factor: float = 1e3
-    """How many times the running median of the gradient's norm, or of the loss, is a divergence."""
+    """How many times the running median of the gradient's norm, or of the loss, is a divergence; and how
+    many times the best judgement so far."""
     every: int = 10
     """The number of steps between readings of loss and norm from the device."""
 

@@ -7,6 +7,7 @@ trial and k. A state can be saved, restored, judged, and rolled back to what was
 
 __all__ = ["Line", "State", "kept", "step_generator", "writing"]
 
+import math
 import time
 import torch
 import warnings
@@ -29,6 +30,8 @@ from .step import Gradients, Step
 from .tasks import Task
 
 Line = dict[str, Any]
+
+FLOOR = 0.01  # a judgement below is as good as perfect: many times as much may still be well
 
 
 def step_generator(
@@ -185,12 +188,21 @@ class State:
         return line | self.task.judge(self.shadow, ranks.device, ranks)
 
     def improve(self, line: Line) -> Fall | None:
-        r"""Keeps the weights that a judgement is for if they are better than those before."""
+        r"""Keeps the weights that a judgement is for if they are better than those before, and returns a
+        divergence if it is many times worse than the best."""
         name, merit, criterion = Name(self.trial, self.done), self.task.merit, self.task.criterion
         value = None if merit is None else line.get(merit)
         if value is not None and (self.leader is None or value < self.leader[0]):
             self.leader = (value, name)
         if criterion is None:
+            bound = math.inf
+            if self.leader is not None:
+                bound = self.config.guard.factor * max(self.leader[0], FLOOR)
+            if value is not None and value > bound:
+                reason = (
+                    f"{merit} explodes ({value:.3g} after step {self.done}, beyond {bound:.3g})"
+                )
+                return Fall(self.done, reason)
             return None
         if line[criterion] is None:
             return Fall(self.done, f"{criterion} is not finite after step {self.done}")
