@@ -12,8 +12,9 @@ median over the last 1,000 steps, which lags 500 behind, step k diverges if
     |L_k| > F \max(1, \mathrm{med} |L|) ,
 
 with :math:`F = 10^3`, the last two once 50 steps have been seen. The two numbers of a step stay on the
-device and are read every few steps, and always before anything is saved: nothing is read back in between, and no checkpoint holds
-what the guard has not seen.
+device and are read every few steps, and always before anything is saved: nothing is read back in between,
+and no checkpoint holds what the guard has not seen. An evaluation diverges too, if what it judges by, the KL of
+a 2-D run or the RMSE of denoised images, is F times the best so far (or F times 0.01, if that is more).
 
 **Policies.** `stop` ends the run with the checkpoint before. `roll-back` goes back to it, with the rate
 multiplied by a factor and another seed of the steps; if that diverges before the next evaluation, to the one
