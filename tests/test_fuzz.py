@@ -16,6 +16,8 @@ from fokker.config import Config, Network, Optimization, dumps, loads
 from fokker.data.images import read_images
 from fokker.data.table import read_table
 from fokker.objectives import ScoreMatching
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import data, randoms, sampled_from
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks/fuzz.py"
@@ -50,6 +52,15 @@ def test_files_are_read_or_refused_in_one_line(kinds, tmp_path):
             assert wrong is None, f"{name} {i}: {wrong}"
             read[name] += whole
     assert 20 < sum(read.values()) < 0.6 * 25 * len(kinds)  # some changes do no harm, most do
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data())
+def test_files_that_hypothesis_chooses(kinds, tmp_path, choice):
+    r"""The same changes by choices of Hypothesis, which seeks the least one that is a fault."""
+    kind = kinds[choice.draw(sampled_from(sorted(kinds)))]
+    _, wrong = fuzz.attempt(kind, kind.make(choice.draw(randoms())), tmp_path)
+    assert wrong is None
 
 
 def test_an_input_follows_from_its_number(kinds):
