@@ -147,7 +147,7 @@ def run(
     progress: Callable[[int, dict[str, Any]], None] | None = None,
     minutes: float | None = None,
 ) -> None:
-    r"""Trains a part, unless it is trained, and writes its pictures (`.npz`) and its rows (`.json`).
+    r"""Trains a part, unless it is trained, and writes its pictures, NAME.npz, and its rows, NAME.json.
 
     Arguments:
         part: The part.
