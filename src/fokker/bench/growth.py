@@ -1,4 +1,7 @@
-r"""How the cost of a step grows with dimension, batch and image size."""
+r"""How the cost of a step grows with dimension, batch and image size.
+
+The images go through a network that a step takes a moment on: a Wide ResNet 16-8 on a GPU, a 10-1 on a CPU.
+"""
 
 __all__ = ["growth"]
 
@@ -19,7 +22,7 @@ def growth(
     rounds: int = 5,
     compile: bool = False,
     points: Net = NETS["mlp-2d"],
-    image: Net = NETS["wrn-16-8"],
+    image: Net | None = None,
     dims: Sequence[int] = (2, 8, 64, 512, 4096),
     batches: Sequence[int] = (100, 1000, 10_000),
     sizes: Sequence[int] = (16, 28, 56),
@@ -34,13 +37,15 @@ def growth(
         rounds: The number of interleaved rounds.
         compile: Whether steps are compiled.
         points: The network of points; its input layer follows the dimension.
-        image: The network of images.
+        image: The network of images; by the device if not given.
         dims: The dimensions.
         batches: The batches, of points.
         sizes: The sides of an image.
         names: The steps.
         progress: Called with a line at each thing done.
     """
+    if image is None:
+        image = NETS["wrn-10-1" if device == "cpu" else "wrn-16-8"]
     rows = []
     common = (device, precision, rounds, compile, False)
     for dim in dims:
