@@ -4,7 +4,9 @@ import linecache
 import pytest
 import torch
 
+from fokker import graphs
 from fokker import step as module
+from fokker.graphs import Captured
 from fokker.networks import MLP, WideResNet
 from fokker.objectives import (
     CD,
@@ -84,7 +86,7 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
         return SimpleNamespace(replay=fill), out
 
     own = module.trace
-    monkeypatch.setattr(module, "capture", capture)
+    monkeypatch.setattr(graphs, "capture", capture)
     monkeypatch.setattr(module, "trace", lambda *args, compile, capture: own(*args, capture=True))
     energy = MLP(width=16).double()
     step, state, other, losses, gradients = Step(energy, objective), None, None, [], []
@@ -103,7 +105,7 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
             for p in energy.parameters():
                 p.add_(0.01 * torch.randn_like(p))
         assert torch.equal(x, kept)
-    assert isinstance(next(iter(step.traces.values())).call, module.Captured)
+    assert isinstance(next(iter(step.traces.values())).call, Captured)
     for loss, expected in losses:
         torch.testing.assert_close(loss, expected)
     name = next(iter(gradients[1]))
@@ -169,7 +171,7 @@ def test_a_step_on_a_gpu_is_captured() -> None:
         a, b = (s(x, None, torch.Generator("cuda").manual_seed(seed)) for s in (step, plain))
         for name, g in b.gradients.items():
             torch.testing.assert_close(a.gradients[name], g, rtol=1e-3, atol=1e-4)
-    assert isinstance(next(iter(step.traces.values())).call, module.Captured)
+    assert isinstance(next(iter(step.traces.values())).call, Captured)
 
 
 def test_a_step_trains_and_reads_the_parameters_anew() -> None:

@@ -27,22 +27,20 @@ what compilation asks: no branch on the value of a tensor.
 for the networks of the 2-D study and minutes for those of images (`results/bench.json`), and keeps
 what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
-On a GPU a compiled step is captured at its first call as a CUDA graph, and replayed: a U-Net step is
-thousands of kernels, and at the batch of the presets a processor launches them no faster than the GPU
-is done with them. A replay fills the same memory again, so the gradients of a step are there until the
-next one; loss, state and diagnostics are copied out of it.
+On a GPU a compiled step is captured at its first call as a CUDA graph (`fokker.graphs`), and replayed: a
+U-Net step is thousands of kernels, and at the batch of the presets a processor launches them no faster
+than the GPU is done with them. A replay fills the same memory again, so the gradients of a step are there
+until the next one; loss, state and diagnostics are copied out of it.
 """
 
-__all__ = ["Captured", "Gradients", "Step", "Traced", "bind", "capture", "capturing", "trace"]
+__all__ = ["Gradients", "Step", "Traced", "bind", "trace"]
 
-import functools
 import linecache
 import operator
 import torch
 import torch.utils._pytree as pytree
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -53,6 +51,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
 from .derivatives import EnergyLike
+from .graphs import Captured
 from .objectives import WHOLE, Objective, Output, Share
 
 aten = torch.ops.aten
@@ -141,73 +140,6 @@ def share(graph: Graph) -> None:
             graph.erase_node(node)
         else:
             seen[key] = node
-
-
-@functools.cache
-def side_stream(device: int) -> torch.cuda.Stream:
-    r"""Returns the stream on which a device is captured: graphs of one stream can share memory."""
-    return torch.cuda.Stream(device)
-
-
-@contextmanager
-def capturing(
-    device: torch.device | None = None, pool: Any = None
-) -> Generator[torch.cuda.CUDAGraph, None, None]:
-    r"""Captures what runs within as a CUDA graph; see `capture`.
-
-    Left to itself torch captures on the device of its first capture ever, and on another one nothing.
-    """
-    with torch.cuda.device(device):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool, side_stream(torch.cuda.current_device())):
-            yield graph
-
-
-def capture(
-    run: Callable[[], Any], device: torch.device | None = None, pool: Any = None
-) -> tuple[torch.cuda.CUDAGraph, Any]:
-    r"""Returns a function as a CUDA graph, and the result that each replay fills.
-
-    The graph reads and writes the memory of what the function holds: keep it as long as the graph.
-
-    Arguments:
-        run: The function.
-        device: The device on which it runs; the current one by default.
-        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
-            one may overwrite the results of the others.
-    """
-    with torch.cuda.device(device):
-        side = side_stream(torch.cuda.current_device())
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                run()
-        torch.cuda.current_stream().wait_stream(side)
-    with capturing(device, pool) as graph:
-        out = run()
-    return graph, out
-
-
-class Captured:
-    r"""A function of tensors as a CUDA graph.
-
-    Its inputs are copied to places of their own, and a call overwrites the outputs of the one before.
-
-    Arguments:
-        function: The function.
-        inputs: Inputs of the shapes and dtypes to come, on one GPU.
-    """
-
-    def __init__(self, function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> None:
-        self.places = places = [t.clone() for t in inputs]
-        self.run = lambda: function(*places)  # kept: the graph uses what it holds
-        self.run()  # compiled on the stream where it will run
-        self.graph, self.outputs = capture(self.run, places[0].device)
-
-    def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        torch._foreach_copy_(self.places, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
-        self.graph.replay()
-        return self.outputs
 
 
 class Traced:
