@@ -75,8 +75,11 @@ def test_a_compiled_step_is_the_eager_one() -> None:
         assert torch.allclose(got.gradients[name], g, rtol=1e-7, atol=1e-9), name
 
 
+@pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("objective", [PCD(), DCD()], ids=["PCD", "DCD"])
-def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, objective) -> None:
+def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(
+    monkeypatch, objective, slices
+) -> None:
     r"""With a stand-in for the GPU: a graph that fills the same memory at each replay."""
 
     def capture(run, device):
@@ -89,7 +92,8 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
     monkeypatch.setattr(graphs, "capture", capture)
     monkeypatch.setattr(module, "trace", lambda *args, compile, capture: own(*args, capture=True))
     energy = MLP(width=16).double()
-    step, state, other, losses, gradients = Step(energy, objective), None, None, [], []
+    step = Step(energy, objective, slices=slices)
+    state, other, losses, gradients = None, None, [], []
     for seed in range(3):
         x = torch.randn(32, 2, dtype=torch.float64)
         kept = x.clone()
@@ -109,7 +113,8 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
     for loss, expected in losses:
         torch.testing.assert_close(loss, expected)
     name = next(iter(gradients[1]))
-    assert gradients[1][name] is gradients[2][name]  # until the next step
+    same = gradients[1][name] is gradients[2][name]
+    assert same == (slices == 1)  # there until the next step; the sum of slices lasts
 
 
 class Branches(nn.Module):

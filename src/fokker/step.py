@@ -20,6 +20,21 @@ keeps its rows: along the one axis of a draw that shrinks with the share those a
 draw that does not shrink is used whole. So the mean over the ranks is the step of one rank, whatever
 their number, up to the rounding of a sum.
 
+**Memory for time.** A step holds all that its derivatives need of the whole batch at once. The usual
+remedy, to compute the forward pass again within the backward pass (`torch.utils.checkpoint`), is closed
+here twice: it works by hooks on saved tensors, which `torch.func` does not allow, and in a flat graph that
+does once what is asked for twice, what is computed again would be merged with what was computed before. But
+every objective is a mean over rows. So a share can be cut into S *slices*, shares of R S ranks, that one
+device takes one after another, each with the noise that its rows have in the whole batch:
+
+.. math:: \partial_\theta L = \frac{1}{S} \sum_s \partial_\theta L_s .
+
+The gradient is that of the whole batch up to the rounding of a sum. What the derivatives need falls to
+the S-th part; weights, batch and noise are held as before, and the sum of the gradients beside those
+of a slice. No operation on a row is done twice, but what is done once a batch (kernels to launch, weights
+to read, the moments of its rows) is done S times. The number of the slice is an input of the graph, so
+there is one trace and one compilation for all.
+
 Tracing fixes shapes, dtypes and devices; `Step` traces again when they change. It asks of an objective
 what compilation asks: no branch on the value of a tensor.
 
@@ -50,11 +65,13 @@ from torch.fx.graph_module import _loader
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
+from . import checks
 from .derivatives import EnergyLike
 from .graphs import Captured
-from .objectives import WHOLE, Objective, Output, Share
+from .objectives import WHOLE, Objective, Output, Share, interleave
 
 aten = torch.ops.aten
+add, divide = torch._foreach_add_, torch._foreach_div_  # pyright: ignore[reportPrivateImportUsage]
 
 
 @dataclass(frozen=True)
@@ -235,13 +252,16 @@ class Bound(nn.Module):
         super().__init__()
         self.energy, self.objective, self.share = energy, objective, share
 
-    def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Any, Any]:
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, ...], rank: Tensor | None
+    ) -> tuple[Tensor, Any, Any]:
         own: EnergyLike = self.energy
         before = self.objective.restore(state)
-        if self.share.ranks == 1:
+        share = self.share if rank is None else self.share._replace(rank=rank)
+        if share.ranks == 1:
             out: Output = self.objective.compute(own, x, before, None)
         else:
-            out = self.objective.part(own, x, before, None, self.share)
+            out = self.objective.part(own, x, before, None, share)
         return out.loss, tuple(out.state or ()), out.info
 
 
@@ -249,7 +269,8 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
     r"""Returns the step as a pure function of parameters, buffers, batch and state.
 
     The parameters and buffers are dictionaries by name, the state the tuple of the tensors of the
-    objective's state, empty at first. It gives gradients, loss, state and info.
+    objective's state, empty at first. It gives gradients, loss, state and info. A last argument, if
+    given, is the number of the rank as a tensor (1), in place of that of the share.
     """
     bound = Bound(energy, objective, share)
 
@@ -258,10 +279,11 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
         buffers: dict[str, Tensor],
         x: Tensor,
         state: tuple[Tensor, ...] = (),
+        rank: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         def loss(params: dict[str, Tensor]) -> tuple[Tensor, Any]:
             named = {f"energy.{k}": v for k, v in (params | buffers).items()}
-            out = torch.func.functional_call(bound, named, (x, state))
+            out = torch.func.functional_call(bound, named, (x, state, rank))
             return out[0], out
 
         gradients, (value, after, info) = torch.func.grad(loss, has_aux=True)(params)
@@ -299,6 +321,11 @@ class Gradients(NamedTuple):
             p.grad = self.gradients[name]
 
 
+def mean(values: Sequence[Tensor]) -> Tensor:
+    r"""Returns the mean of tensors."""
+    return torch.stack(tuple(values)).sum(0) / len(values)
+
+
 class Step:
     r"""Creates the step of an objective on an energy, traced at its first call.
 
@@ -315,6 +342,7 @@ class Step:
         compile: Whether the step is compiled, and on a GPU captured.
         share: The share of a rank, if there are several. The batch is the whole one in any case, the
             state that of the share.
+        slices: The number of slices of the share that are taken one after another, to save memory.
     """
 
     def __init__(
@@ -323,9 +351,12 @@ class Step:
         objective: Objective,
         compile: bool = False,
         share: Share = WHOLE,
+        slices: int = 1,
     ) -> None:
-        self.energy, self.objective, self.compile, self.share = energy, objective, compile, share
-        self.pure = bind(energy, objective, share)
+        checks.positive_integer(slices=slices)
+        self.energy, self.objective, self.compile = energy, objective, compile
+        self.parts = share.cut(slices)
+        self.pure = bind(energy, objective, self.parts[0])
         self.traces: dict[Any, Traced] = {}
         self.draws: dict[Any, list[Draw]] = {}  # of the whole batch
 
@@ -334,27 +365,62 @@ class Step:
     ) -> Gradients:
         r"""Returns gradients and loss on a batch; see `Objective`."""
         params = {k: p.detach() for k, p in self.energy.named_parameters() if p.requires_grad}
-        inputs = (params, dict(self.energy.named_buffers()), x, tuple(state or ()))
-        key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs))
+        own = (params, dict(self.energy.named_buffers()), x)
+        inputs = [(*own, *piece) for piece in self.pieces(x, tuple(state or ()))]
+        key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs[0]))
         if key not in self.traces:
-            self.share.even(batch=len(x))
-            own = {"compile": self.compile, "capture": self.compile and x.is_cuda}
-            self.traces[key] = trace(self.pure, *inputs, **own)
-            self.draws[key] = self.whole(*inputs)
-        traced, draws = self.traces[key], self.draws[key]
-        pairs = zip(draws, traced.draws, strict=True)
-        noise = [rows(whole(generator), own.shape, self.share) for whole, own in pairs]
-        gradients, *rest = traced(*inputs, noise=noise)
-        loss, after, info = pytree.tree_map(torch.clone, rest) if traced.capture else rest
-        gradients = apart(gradients, pytree.tree_leaves(inputs))
-        return Gradients(gradients, loss, self.objective.restore(after), info)
+            self.even(len(x))
+            how = {"compile": self.compile, "capture": self.compile and x.is_cuda}
+            self.traces[key] = trace(self.pure, *inputs[0], **how)
+            self.draws[key] = self.whole(*inputs[0])
+        traced = self.traces[key]
+        noise = [draw(generator) for draw in self.draws[key]]
+        total, rests = {}, []
+        for part, given in zip(self.parts, inputs, strict=True):
+            pairs = zip(noise, traced.draws, strict=True)
+            gradients, *rest = traced(*given, noise=[rows(n, d.shape, part) for n, d in pairs])
+            rests.append(pytree.tree_map(torch.clone, rest) if traced.capture else rest)
+            if total:
+                add(list(total.values()), list(gradients.values()))
+            elif traced.capture and len(self.parts) > 1:  # the next slice overwrites them
+                total = {name: g.clone() for name, g in gradients.items()}
+            else:
+                total = apart(gradients, pytree.tree_leaves(given))
+            del gradients  # not held while the next slice is computed
+        loss, after, info = rests[0]
+        if (slices := len(self.parts)) > 1:
+            divide(list(total.values()), slices)
+            losses, states, infos = zip(*rests, strict=True)
+            loss = mean(losses)
+            after = tuple(map(interleave, zip(*states, strict=True)))
+            info = {name: mean([own[name] for own in infos]) for name in info}
+        return Gradients(total, loss, self.objective.restore(after), info)
 
-    def whole(self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...]) -> list[Draw]:
-        r"""Returns the draws of a step of the whole batch, checked against those of the share."""
-        key = next(reversed(self.traces))
-        if self.share.ranks == 1:
+    def even(self, batch: int) -> None:
+        r"""Raises unless every slice of every rank has as many rows of a batch."""
+        self.parts[0].even(batch=batch)
+
+    def pieces(self, x: Tensor, state: tuple[Tensor, ...]) -> list[tuple[Any, ...]]:
+        r"""Returns what the slices do not have in common: their rows of the state, and their number."""
+        if len(self.parts) == 1:
+            return [(state,)]
+        cuts = WHOLE.cut(len(self.parts))
+        for t in state:
+            cuts[0].even(state=len(t))
+        number = lambda part: torch.full((1,), part.rank, dtype=torch.long, device=x.device)
+        return [
+            (tuple(cut(t).contiguous() for t in state), number(part))
+            for cut, part in zip(cuts, self.parts, strict=True)
+        ]
+
+    def whole(
+        self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...], *_: Tensor
+    ) -> list[Draw]:
+        r"""Returns the draws of a step of the whole batch, checked against those of a slice."""
+        key, ranks = next(reversed(self.traces)), self.parts[0].ranks
+        if ranks == 1:
             return self.traces[key].draws
-        full = tuple(t.new_empty((len(t) * self.share.ranks, *t.shape[1:])) for t in state)
+        full = tuple(t.new_empty((len(t) * ranks, *t.shape[1:])) for t in state)
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, Drawing() as drawing:
             inputs = pytree.tree_map(fake.from_tensor, (params, buffers, x, full))
             bind(self.energy, self.objective)(*inputs)
@@ -363,7 +429,7 @@ class Step:
             same = (whole.law, whole.low, whole.high) == (own.law, own.low, own.high)
             if not same or (whole.law == "permutation" and whole.shape != own.shape):
                 raise ValueError(
-                    "expected draws that ranks can share, rows of the same law, got"
+                    "expected draws that ranks or slices can share, rows of the same law, got"
                     f" {own} of {whole}; write the `part` of {type(self.objective).__name__}"
                 )
         return draws
@@ -380,4 +446,4 @@ def rows(noise: Tensor, shape: tuple[int, ...], share: Share) -> Tensor:
             f" {tuple(noise.shape)}"
         )
     (axis,) = axes
-    return noise.transpose(0, axis)[share.rank :: share.ranks].transpose(0, axis).contiguous()
+    return share(noise.transpose(0, axis)).transpose(0, axis).contiguous()
