@@ -167,10 +167,11 @@ def test_a_step_is_captured_on_its_device() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_step_on_a_gpu_is_captured() -> None:
+@pytest.mark.parametrize("slices", [1, 2])
+def test_a_step_on_a_gpu_is_captured(slices) -> None:
     torch.set_default_dtype(torch.float32)
     energy = MLP(width=16).cuda()
-    step, plain = Step(energy, DCD(), compile=True), Step(energy, DCD())
+    step, plain = Step(energy, DCD(), compile=True, slices=slices), Step(energy, DCD())
     for seed in range(3):
         x = torch.randn(32, 2, device="cuda")
         a, b = (s(x, None, torch.Generator("cuda").manual_seed(seed)) for s in (step, plain))
