@@ -35,9 +35,9 @@ from dataclasses import asdict, dataclass, replace
 from fokker import results
 from fokker.config import Optimization
 from fokker.energies import Energy
+from fokker.graphs import capture
 from fokker.presets import PRESETS
 from fokker.stack import decay_at, rate_at
-from fokker.step import capture
 from fokker.studies import toy
 from pathlib import Path
 from torch import Tensor

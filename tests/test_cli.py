@@ -43,6 +43,19 @@ def test_a_device_that_is_not_there(capsys, monkeypatch, tmp_path):
         checks.device("cuda:2")
 
 
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        ("0", "expected slices to be an integer >= 1, got 0"),
+        ("3", "expected batch to be a multiple of 3, the number of ranks times slices, got 10"),
+    ],
+)
+def test_slices_that_cannot_be(capsys, tmp_path, slices, message):
+    given = ["--steps", "1", "--batch", "10", "--out", str(tmp_path / "run")]
+    assert error_of(capsys, "train", "toy", *given, "--slices", slices) == f"fokker: {message}\n"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_that_is_not_there(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     error = error_of(capsys, "train", "table", "--data", "points.csv")
@@ -54,6 +67,7 @@ def test_more_than_the_memory_is_one_line(capsys, tmp_path, batch):
     out, n = str(tmp_path / "run"), str(batch)
     error = error_of(capsys, "train", "toy", "--steps", "1", "--out", out, "--batch", n)
     assert error.startswith("fokker: expected what fits into memory, got more: ")
+    assert error.endswith("; a step needs less with --slices 2\n")
     assert error.count("\n") == 1
 
 

@@ -112,11 +112,27 @@ class Picked(Objective):
 @pytest.mark.parametrize(
     ("objective", "rows", "message"),
     [
-        (ScoreMatching(), 10, "batch to be a multiple of the 4 ranks, got 10"),
-        (MultiTimeDCD(points=6), 12, "points to be a multiple of the 4 ranks, got 6"),
-        (PCD(buffer=30), 12, "buffer to be a multiple of the 4 ranks, got 30"),
-        (Shuffled(), 12, "draws that ranks can share, .*'permutation'.* the `part` of Shuffled"),
-        (Picked(), 12, "draws that ranks can share, .* the `part` of Picked"),
+        (
+            ScoreMatching(),
+            10,
+            "batch to be a multiple of 4, the number of ranks times slices, got 10",
+        ),
+        (
+            MultiTimeDCD(points=6),
+            12,
+            "points to be a multiple of 4, the number of ranks times slices, got 6",
+        ),
+        (
+            PCD(buffer=30),
+            12,
+            "buffer to be a multiple of 4, the number of ranks times slices, got 30",
+        ),
+        (
+            Shuffled(),
+            12,
+            "draws that ranks or slices can share, .*'permutation'.* the `part` of Shuffled",
+        ),
+        (Picked(), 12, "draws that ranks or slices can share, .* the `part` of Picked"),
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, Objective) else None,
 )

@@ -4,7 +4,9 @@ import linecache
 import pytest
 import torch
 
+from fokker import graphs
 from fokker import step as module
+from fokker.graphs import Captured
 from fokker.networks import MLP, WideResNet
 from fokker.objectives import (
     CD,
@@ -73,8 +75,11 @@ def test_a_compiled_step_is_the_eager_one() -> None:
         assert torch.allclose(got.gradients[name], g, rtol=1e-7, atol=1e-9), name
 
 
+@pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("objective", [PCD(), DCD()], ids=["PCD", "DCD"])
-def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, objective) -> None:
+def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(
+    monkeypatch, objective, slices
+) -> None:
     r"""With a stand-in for the GPU: a graph that fills the same memory at each replay."""
 
     def capture(run, device):
@@ -84,10 +89,11 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
         return SimpleNamespace(replay=fill), out
 
     own = module.trace
-    monkeypatch.setattr(module, "capture", capture)
+    monkeypatch.setattr(graphs, "capture", capture)
     monkeypatch.setattr(module, "trace", lambda *args, compile, capture: own(*args, capture=True))
     energy = MLP(width=16).double()
-    step, state, other, losses, gradients = Step(energy, objective), None, None, [], []
+    step = Step(energy, objective, slices=slices)
+    state, other, losses, gradients = None, None, [], []
     for seed in range(3):
         x = torch.randn(32, 2, dtype=torch.float64)
         kept = x.clone()
@@ -103,11 +109,12 @@ def test_a_captured_step_reads_all_anew_and_leaves_what_it_said(monkeypatch, obj
             for p in energy.parameters():
                 p.add_(0.01 * torch.randn_like(p))
         assert torch.equal(x, kept)
-    assert isinstance(next(iter(step.traces.values())).call, module.Captured)
+    assert isinstance(next(iter(step.traces.values())).call, Captured)
     for loss, expected in losses:
         torch.testing.assert_close(loss, expected)
     name = next(iter(gradients[1]))
-    assert gradients[1][name] is gradients[2][name]  # until the next step
+    same = gradients[1][name] is gradients[2][name]
+    assert same == (slices == 1)  # there until the next step; the sum of slices lasts
 
 
 class Branches(nn.Module):
@@ -160,16 +167,17 @@ def test_a_step_is_captured_on_its_device() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_step_on_a_gpu_is_captured() -> None:
+@pytest.mark.parametrize("slices", [1, 2])
+def test_a_step_on_a_gpu_is_captured(slices) -> None:
     torch.set_default_dtype(torch.float32)
     energy = MLP(width=16).cuda()
-    step, plain = Step(energy, DCD(), compile=True), Step(energy, DCD())
+    step, plain = Step(energy, DCD(), compile=True, slices=slices), Step(energy, DCD())
     for seed in range(3):
         x = torch.randn(32, 2, device="cuda")
         a, b = (s(x, None, torch.Generator("cuda").manual_seed(seed)) for s in (step, plain))
         for name, g in b.gradients.items():
             torch.testing.assert_close(a.gradients[name], g, rtol=1e-3, atol=1e-4)
-    assert isinstance(next(iter(step.traces.values())).call, module.Captured)
+    assert isinstance(next(iter(step.traces.values())).call, Captured)
 
 
 def test_a_step_trains_and_reads_the_parameters_anew() -> None:

@@ -136,6 +136,7 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(code)
 
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+    command = None
     try:
         command = parse(args)
         if getattr(command, "device", None) is not None:
@@ -152,8 +153,10 @@ def main(args: list[str] | None = None) -> None:
         if not out_of_memory(error):
             raise
         where = f" on rank {os.environ['RANK']}" if "RANK" in os.environ else ""
-        said = f"fokker: expected what fits into memory{where}, got more: {first_line(error)}"
-        print(said, file=sys.stderr)
+        slices = getattr(command, "slices", None)  # of training
+        hint = "" if slices is None else f"; a step needs less with --slices {2 * slices}"
+        said = f"expected what fits into memory{where}, got more: {first_line(error)}{hint}"
+        print(f"fokker: {said}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as error:
         say(error)

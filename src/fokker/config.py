@@ -250,6 +250,9 @@ class Config:
     """The device to train on."""
     compile: bool = False
     """Whether the training step is compiled: worth its seconds on long runs, see `fokker.step`."""
+    slices: int = 1
+    """The number of slices of a batch that a step takes one after another: less memory, the same
+    gradient up to rounding, see `fokker.step`."""
     evaluate: int = 500
     """The number of steps between evaluations and checkpoints."""
     keep: int = 2
@@ -263,7 +266,7 @@ class Config:
     at every noise level; none if zero."""
 
     def __post_init__(self) -> None:
-        checks.positive_integer(evaluate=self.evaluate, keep=self.keep)
+        checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
         seed = self.seed
         if isinstance(seed, bool) or not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
             raise ValueError(

@@ -45,7 +45,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .objectives import Share
+from .objectives import Share, interleave
 from .step import Gradients
 
 if TYPE_CHECKING:  # the metrics are shared out themselves
@@ -116,7 +116,7 @@ class Ranks:
             return x
         parts = [torch.empty_like(x) for _ in range(self.size)]
         dist.all_gather(parts, x.contiguous())
-        return torch.stack(parts, 1).flatten(0, 1)
+        return interleave(parts)
 
     def collect(self, x: Tensor) -> Tensor:
         r"""Returns rows of which each rank has some in a row, none perhaps, in the order of the ranks, on

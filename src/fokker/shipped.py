@@ -118,6 +118,7 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
         network=replace(network, precision="float32"),
         device="cpu",
         compile=False,
+        slices=1,
     )
     root.mkdir(parents=True, exist_ok=True)
     partial = root / f".partial-{name}"

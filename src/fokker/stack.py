@@ -23,8 +23,9 @@ from typing import Protocol
 
 from .config import Network, Optimization
 from .energies import Energy
+from .graphs import capturing
 from .objectives import Objective
-from .step import Traced, bind, capturing, trace
+from .step import Traced, bind, trace
 
 BLOCK = 250  # steps whose data is drawn at once
 

@@ -78,7 +78,8 @@ class State:
         torch.backends.cudnn.benchmark = fused  # all batches have one shape
         betas = (own.beta1, own.beta2)
         self.adam = torch.optim.Adam(self.energy.parameters(), own.rate, betas, fused=fused)
-        self.step = Step(self.energy, config.objective, config.compile, ranks.share)
+        how = (config.compile, ranks.share, config.slices)
+        self.step = Step(self.energy, config.objective, *how)
         self.shadow = build(config, task.shape).to(ranks.device).requires_grad_(False)
         self.done, self.trial = 0, 0
         self.saved = 0  # the step that was saved last

@@ -20,6 +20,21 @@ keeps its rows: along the one axis of a draw that shrinks with the share those a
 draw that does not shrink is used whole. So the mean over the ranks is the step of one rank, whatever
 their number, up to the rounding of a sum.
 
+**Memory for time.** A step holds all that its derivatives need of the whole batch at once. The usual
+remedy, to compute the forward pass again within the backward pass (`torch.utils.checkpoint`), is closed
+here twice: it works by hooks on saved tensors, which `torch.func` does not allow, and in a flat graph that
+does once what is asked for twice, what is computed again would be merged with what was computed before. But
+every objective is a mean over rows. So a share can be cut into S *slices*, shares of R S ranks, that one
+device takes one after another, each with the noise that its rows have in the whole batch:
+
+.. math:: \partial_\theta L = \frac{1}{S} \sum_s \partial_\theta L_s .
+
+The gradient is that of the whole batch up to the rounding of a sum. What the derivatives need falls to
+the S-th part; weights, batch and noise are held as before, and the sum of the gradients beside those
+of a slice. No operation on a row is done twice, but what is done once a batch (kernels to launch, weights
+to read, the moments of its rows) is done S times. The number of the slice is an input of the graph, so
+there is one trace and one compilation for all.
+
 Tracing fixes shapes, dtypes and devices; `Step` traces again when they change. It asks of an objective
 what compilation asks: no branch on the value of a tensor.
 
@@ -27,22 +42,20 @@ what compilation asks: no branch on the value of a tensor.
 for the networks of the 2-D study and minutes for those of images (`results/bench.json`), and keeps
 what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
-On a GPU a compiled step is captured at its first call as a CUDA graph, and replayed: a U-Net step is
-thousands of kernels, and at the batch of the presets a processor launches them no faster than the GPU
-is done with them. A replay fills the same memory again, so the gradients of a step are there until the
-next one; loss, state and diagnostics are copied out of it.
+On a GPU a compiled step is captured at its first call as a CUDA graph (`fokker.graphs`), and replayed: a
+U-Net step is thousands of kernels, and at the batch of the presets a processor launches them no faster
+than the GPU is done with them. A replay fills the same memory again, so the gradients of a step are there
+until the next one; loss, state and diagnostics are copied out of it.
 """
 
-__all__ = ["Captured", "Gradients", "Step", "Traced", "bind", "capture", "capturing", "trace"]
+__all__ = ["Gradients", "Step", "Traced", "bind", "trace"]
 
-import functools
 import linecache
 import operator
 import torch
 import torch.utils._pytree as pytree
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -52,10 +65,13 @@ from torch.fx.graph_module import _loader
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
+from . import checks
 from .derivatives import EnergyLike
-from .objectives import WHOLE, Objective, Output, Share
+from .graphs import Captured
+from .objectives import WHOLE, Objective, Output, Share, interleave
 
 aten = torch.ops.aten
+add, divide = torch._foreach_add_, torch._foreach_div_  # pyright: ignore[reportPrivateImportUsage]
 
 
 @dataclass(frozen=True)
@@ -141,73 +157,6 @@ def share(graph: Graph) -> None:
             graph.erase_node(node)
         else:
             seen[key] = node
-
-
-@functools.cache
-def side_stream(device: int) -> torch.cuda.Stream:
-    r"""Returns the stream on which a device is captured: graphs of one stream can share memory."""
-    return torch.cuda.Stream(device)
-
-
-@contextmanager
-def capturing(
-    device: torch.device | None = None, pool: Any = None
-) -> Generator[torch.cuda.CUDAGraph, None, None]:
-    r"""Captures what runs within as a CUDA graph; see `capture`.
-
-    Left to itself torch captures on the device of its first capture ever, and on another one nothing.
-    """
-    with torch.cuda.device(device):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool, side_stream(torch.cuda.current_device())):
-            yield graph
-
-
-def capture(
-    run: Callable[[], Any], device: torch.device | None = None, pool: Any = None
-) -> tuple[torch.cuda.CUDAGraph, Any]:
-    r"""Returns a function as a CUDA graph, and the result that each replay fills.
-
-    The graph reads and writes the memory of what the function holds: keep it as long as the graph.
-
-    Arguments:
-        run: The function.
-        device: The device on which it runs; the current one by default.
-        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
-            one may overwrite the results of the others.
-    """
-    with torch.cuda.device(device):
-        side = side_stream(torch.cuda.current_device())
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                run()
-        torch.cuda.current_stream().wait_stream(side)
-    with capturing(device, pool) as graph:
-        out = run()
-    return graph, out
-
-
-class Captured:
-    r"""A function of tensors as a CUDA graph.
-
-    Its inputs are copied to places of their own, and a call overwrites the outputs of the one before.
-
-    Arguments:
-        function: The function.
-        inputs: Inputs of the shapes and dtypes to come, on one GPU.
-    """
-
-    def __init__(self, function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> None:
-        self.places = places = [t.clone() for t in inputs]
-        self.run = lambda: function(*places)  # kept: the graph uses what it holds
-        self.run()  # compiled on the stream where it will run
-        self.graph, self.outputs = capture(self.run, places[0].device)
-
-    def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        torch._foreach_copy_(self.places, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
-        self.graph.replay()
-        return self.outputs
 
 
 class Traced:
@@ -303,13 +252,16 @@ class Bound(nn.Module):
         super().__init__()
         self.energy, self.objective, self.share = energy, objective, share
 
-    def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Any, Any]:
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, ...], rank: Tensor | None
+    ) -> tuple[Tensor, Any, Any]:
         own: EnergyLike = self.energy
         before = self.objective.restore(state)
-        if self.share.ranks == 1:
+        share = self.share if rank is None else self.share._replace(rank=rank)
+        if share.ranks == 1:
             out: Output = self.objective.compute(own, x, before, None)
         else:
-            out = self.objective.part(own, x, before, None, self.share)
+            out = self.objective.part(own, x, before, None, share)
         return out.loss, tuple(out.state or ()), out.info
 
 
@@ -317,7 +269,8 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
     r"""Returns the step as a pure function of parameters, buffers, batch and state.
 
     The parameters and buffers are dictionaries by name, the state the tuple of the tensors of the
-    objective's state, empty at first. It gives gradients, loss, state and info.
+    objective's state, empty at first. It gives gradients, loss, state and info. A last argument, if
+    given, is the number of the rank as a tensor (1), in place of that of the share.
     """
     bound = Bound(energy, objective, share)
 
@@ -326,10 +279,11 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
         buffers: dict[str, Tensor],
         x: Tensor,
         state: tuple[Tensor, ...] = (),
+        rank: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         def loss(params: dict[str, Tensor]) -> tuple[Tensor, Any]:
             named = {f"energy.{k}": v for k, v in (params | buffers).items()}
-            out = torch.func.functional_call(bound, named, (x, state))
+            out = torch.func.functional_call(bound, named, (x, state, rank))
             return out[0], out
 
         gradients, (value, after, info) = torch.func.grad(loss, has_aux=True)(params)
@@ -367,6 +321,11 @@ class Gradients(NamedTuple):
             p.grad = self.gradients[name]
 
 
+def mean(values: Sequence[Tensor]) -> Tensor:
+    r"""Returns the mean of tensors."""
+    return torch.stack(tuple(values)).sum(0) / len(values)
+
+
 class Step:
     r"""Creates the step of an objective on an energy, traced at its first call.
 
@@ -383,6 +342,7 @@ class Step:
         compile: Whether the step is compiled, and on a GPU captured.
         share: The share of a rank, if there are several. The batch is the whole one in any case, the
             state that of the share.
+        slices: The number of slices of the share that are taken one after another, to save memory.
     """
 
     def __init__(
@@ -391,9 +351,12 @@ class Step:
         objective: Objective,
         compile: bool = False,
         share: Share = WHOLE,
+        slices: int = 1,
     ) -> None:
-        self.energy, self.objective, self.compile, self.share = energy, objective, compile, share
-        self.pure = bind(energy, objective, share)
+        checks.positive_integer(slices=slices)
+        self.energy, self.objective, self.compile = energy, objective, compile
+        self.parts = share.cut(slices)
+        self.pure = bind(energy, objective, self.parts[0])
         self.traces: dict[Any, Traced] = {}
         self.draws: dict[Any, list[Draw]] = {}  # of the whole batch
 
@@ -402,27 +365,62 @@ class Step:
     ) -> Gradients:
         r"""Returns gradients and loss on a batch; see `Objective`."""
         params = {k: p.detach() for k, p in self.energy.named_parameters() if p.requires_grad}
-        inputs = (params, dict(self.energy.named_buffers()), x, tuple(state or ()))
-        key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs))
+        own = (params, dict(self.energy.named_buffers()), x)
+        inputs = [(*own, *piece) for piece in self.pieces(x, tuple(state or ()))]
+        key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs[0]))
         if key not in self.traces:
-            self.share.even(batch=len(x))
-            own = {"compile": self.compile, "capture": self.compile and x.is_cuda}
-            self.traces[key] = trace(self.pure, *inputs, **own)
-            self.draws[key] = self.whole(*inputs)
-        traced, draws = self.traces[key], self.draws[key]
-        pairs = zip(draws, traced.draws, strict=True)
-        noise = [rows(whole(generator), own.shape, self.share) for whole, own in pairs]
-        gradients, *rest = traced(*inputs, noise=noise)
-        loss, after, info = pytree.tree_map(torch.clone, rest) if traced.capture else rest
-        gradients = apart(gradients, pytree.tree_leaves(inputs))
-        return Gradients(gradients, loss, self.objective.restore(after), info)
+            self.even(len(x))
+            how = {"compile": self.compile, "capture": self.compile and x.is_cuda}
+            self.traces[key] = trace(self.pure, *inputs[0], **how)
+            self.draws[key] = self.whole(*inputs[0])
+        traced = self.traces[key]
+        noise = [draw(generator) for draw in self.draws[key]]
+        total, rests = {}, []
+        for part, given in zip(self.parts, inputs, strict=True):
+            pairs = zip(noise, traced.draws, strict=True)
+            gradients, *rest = traced(*given, noise=[rows(n, d.shape, part) for n, d in pairs])
+            rests.append(pytree.tree_map(torch.clone, rest) if traced.capture else rest)
+            if total:
+                add(list(total.values()), list(gradients.values()))
+            elif traced.capture and len(self.parts) > 1:  # the next slice overwrites them
+                total = {name: g.clone() for name, g in gradients.items()}
+            else:
+                total = apart(gradients, pytree.tree_leaves(given))
+            del gradients  # not held while the next slice is computed
+        loss, after, info = rests[0]
+        if (slices := len(self.parts)) > 1:
+            divide(list(total.values()), slices)
+            losses, states, infos = zip(*rests, strict=True)
+            loss = mean(losses)
+            after = tuple(map(interleave, zip(*states, strict=True)))
+            info = {name: mean([own[name] for own in infos]) for name in info}
+        return Gradients(total, loss, self.objective.restore(after), info)
 
-    def whole(self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...]) -> list[Draw]:
-        r"""Returns the draws of a step of the whole batch, checked against those of the share."""
-        key = next(reversed(self.traces))
-        if self.share.ranks == 1:
+    def even(self, batch: int) -> None:
+        r"""Raises unless every slice of every rank has as many rows of a batch."""
+        self.parts[0].even(batch=batch)
+
+    def pieces(self, x: Tensor, state: tuple[Tensor, ...]) -> list[tuple[Any, ...]]:
+        r"""Returns what the slices do not have in common: their rows of the state, and their number."""
+        if len(self.parts) == 1:
+            return [(state,)]
+        cuts = WHOLE.cut(len(self.parts))
+        for t in state:
+            cuts[0].even(state=len(t))
+        number = lambda part: torch.full((1,), part.rank, dtype=torch.long, device=x.device)
+        return [
+            (tuple(cut(t).contiguous() for t in state), number(part))
+            for cut, part in zip(cuts, self.parts, strict=True)
+        ]
+
+    def whole(
+        self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...], *_: Tensor
+    ) -> list[Draw]:
+        r"""Returns the draws of a step of the whole batch, checked against those of a slice."""
+        key, ranks = next(reversed(self.traces)), self.parts[0].ranks
+        if ranks == 1:
             return self.traces[key].draws
-        full = tuple(t.new_empty((len(t) * self.share.ranks, *t.shape[1:])) for t in state)
+        full = tuple(t.new_empty((len(t) * ranks, *t.shape[1:])) for t in state)
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, Drawing() as drawing:
             inputs = pytree.tree_map(fake.from_tensor, (params, buffers, x, full))
             bind(self.energy, self.objective)(*inputs)
@@ -431,7 +429,7 @@ class Step:
             same = (whole.law, whole.low, whole.high) == (own.law, own.low, own.high)
             if not same or (whole.law == "permutation" and whole.shape != own.shape):
                 raise ValueError(
-                    "expected draws that ranks can share, rows of the same law, got"
+                    "expected draws that ranks or slices can share, rows of the same law, got"
                     f" {own} of {whole}; write the `part` of {type(self.objective).__name__}"
                 )
         return draws
@@ -448,4 +446,4 @@ def rows(noise: Tensor, shape: tuple[int, ...], share: Share) -> Tensor:
             f" {tuple(noise.shape)}"
         )
     (axis,) = axes
-    return noise.transpose(0, axis)[share.rank :: share.ranks].transpose(0, axis).contiguous()
+    return share(noise.transpose(0, axis)).transpose(0, axis).contiguous()

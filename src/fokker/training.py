@@ -147,7 +147,7 @@ def fit(
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
         run = State(config, folder, ranks.each(lambda: task_of(config)), ranks)
-        ranks.share.even(batch=config.optimization.batch)
+        run.step.even(config.optimization.batch)
         found = ranks.once(lambda: open_folder(folder, config, resume))
         if found is not None:
             name = Name(*found)

@@ -6,7 +6,7 @@ what no method of training can beat by much. Rounds are interleaved, so that a s
 all; a figure is the median over rounds and its spread the distance between quartiles. Operations are
 counted in the traced graph, products and convolutions only, and compared with the rate of a
 large product of matrices measured in the same run. The peak of memory holds weights, batch and
-all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.step`),
+all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.graphs`),
 ours as a rival's; its peak of memory is taken from a run before that, and so is a profile: the
 milliseconds in kernels of convolutions, of products, and of all else, which moves memory.
 
@@ -31,9 +31,10 @@ from typing import Any
 from .nets import Net, names_of, objectives_of
 from .rivals import AtLevel, Run, cheapest_cd, peers, plain, reference
 from .. import results
+from ..graphs import capture
 from ..networks import DTYPES
 from ..objectives import PCD, Objective
-from ..step import bind, capture, trace
+from ..step import bind, trace
 
 
 @dataclass

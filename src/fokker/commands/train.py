@@ -44,6 +44,9 @@ class Train:
     compile: bool = False
     """Compile the training step: tens of seconds once, then faster steps. On a GPU, steps on images
     always are."""
+    slices: int = 1
+    """Take each batch in so many slices one after another, where it does not fit into memory: the
+    same gradient up to rounding."""
     evaluate: int | None = None
     """The number of steps between evaluations and checkpoints; the preset's if not given."""
     seed: int = 0
@@ -78,6 +81,7 @@ class Train:
             seed=self.seed,
             device=self.device,
             compile=base.compile or self.compile,
+            slices=self.slices,
             evaluate=base.evaluate if self.evaluate is None else self.evaluate,
             keep=base.keep if self.keep is None else self.keep,
             guard=replace(base.guard, policy=self.on_divergence),

@@ -1,6 +1,6 @@
 r"""Objectives, each named after its method."""
 
-from .base import WHOLE, Objective, Output, Share
+from .base import WHOLE, Objective, Output, Share, interleave
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
 from .laws import Grid, LogNormal, LogUniform, Preserving, Uniform, lens
@@ -32,6 +32,7 @@ __all__ = [
     "Share",
     "SlicedScoreMatching",
     "Uniform",
+    "interleave",
     "lens",
 ]
 

@@ -16,9 +16,12 @@ use. A generator of `None` draws from torch's global source.
 rows r, r + R, r + 2R, ... (a `Share`), and the mean over ranks of the `part` of each is the loss of the
 whole batch. The rows of every random draw and of the state are shared in the same way. What is not a mean
 of rows (the moments of a batch, its first rows) is taken of the whole batch, which every rank has.
+
+**Slices.** A share can be cut again in the same way, into slices that one device takes one after another
+(`fokker.step`): slice s of S of rank r of R is the share of rank r + R s of R S.
 """
 
-__all__ = ["WHOLE", "Objective", "Output", "Share"]
+__all__ = ["WHOLE", "Objective", "Output", "Share", "interleave"]
 
 import abc
 import torch
@@ -42,24 +45,38 @@ class Output(NamedTuple):
 class Share(NamedTuple):
     r"""The share of one rank among several: of any rows those at r, r + R, r + 2R, ..."""
 
-    rank: int = 0
+    rank: int | Tensor = 0  # a tensor (1) in a graph that is traced once for several shares
     ranks: int = 1
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Returns the rows of the share."""
-        return x if self.ranks == 1 else x[self.rank :: self.ranks]
+        if self.ranks == 1:
+            return x
+        if isinstance(self.rank, Tensor):
+            return x.unflatten(0, (-1, self.ranks)).index_select(1, self.rank).squeeze(1)
+        return x[self.rank :: self.ranks]
+
+    def cut(self, slices: int) -> "list[Share]":
+        r"""Returns the shares that this one consists of, its rows interleaved."""
+        return [Share(self.rank + self.ranks * s, self.ranks * slices) for s in range(slices)]
 
     def even(self, **counts: int) -> int:
         r"""Returns how many of a named number of rows the share has; raises unless all have as many."""
         ((name, n),) = counts.items()
         if n % self.ranks:
             raise ValueError(
-                f"expected {name} to be a multiple of the {self.ranks} ranks, got {n}"
+                f"expected {name} to be a multiple of {self.ranks}, the number of ranks times"
+                f" slices, got {n}"
             )
         return n // self.ranks
 
 
 WHOLE = Share()  # all rows
+
+
+def interleave(parts: Sequence[Tensor]) -> Tensor:
+    r"""Returns the rows of which these are the shares, put together."""
+    return torch.stack(tuple(parts), 1).flatten(0, 1)
 
 
 class Objective(abc.ABC):

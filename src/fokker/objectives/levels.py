@@ -205,6 +205,21 @@ class LevelDCD(Objective):
             return None
         return self.level * math.sqrt(1 + self.step * REACH[self.form])
 
+    def part(
+        self,
+        energy: Any,
+        x: Tensor,
+        state: None = None,
+        generator: torch.Generator | None = None,
+        share: Share = WHOLE,
+    ) -> Output:
+        if self.form == "path" and share.ranks > 1 and len(x) % (2 * share.ranks):
+            raise ValueError(
+                f"expected batch to be a multiple of {2 * share.ranks}, twice the number of ranks"
+                f" times slices, for the path has its contrast on half of it, got {len(x)}"
+            )
+        return super().part(energy, x, state, generator, share)
+
     def compute(
         self,
         energy: Any,
