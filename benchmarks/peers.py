@@ -51,7 +51,6 @@ NETWORK, OPTIMIZATION, _ = PRESETS["fokker"]
 ALONE = ("sm", "em")  # each network in a stack of its own
 SEEDS = {"em": (0,)}  # it costs too much for three
 CAPTURED = ("sm", "ssm", "dsm")  # without a step on the host
-TEMPERATURE = 0.15  # of energy matching: its density is exp(-V / 0.15)
 
 
 class Stack(BaseModel):
@@ -143,7 +142,7 @@ USED = {
     "sm": ("method", "rate"),
     "ssm": ("method", "rate"),
     "dsm": ("method", "rate", "noise"),
-    "em": ("method", "rate", "chain", "noise", "warmup"),
+    "em": ("method", "rate", "chain", "noise", "warmup", "step", "temperature"),
 }
 
 
@@ -153,11 +152,12 @@ class Trial:
 
     method: str
     rate: float = 1e-3
-    step: float = 5e-4  # of the Langevin sampler, x - step ∇E + sqrt(2 step) z
+    step: float = 5e-4  # of the Langevin sampler, x - step ∇E + sqrt(2 step T) z
     chain: int = 10
     reg: float = 0.0  # the weight of the squared energies
     noise: float = 0.01  # of denoising
     warmup: float = 0.8  # the share of energy matching's first phase
+    temperature: float = 1.0  # T; energy matching learns V, and the density exp(-V / T)
 
     @property
     def layout(self) -> str:
@@ -189,10 +189,10 @@ class Trial:
                     model,
                     coupling=Sinkhorn(),  # "ot" takes seconds a batch of 1,000
                     lambda_cd=0.0,
-                    epsilon_max=TEMPERATURE,
+                    epsilon_max=self.temperature,
                     sigma=self.noise,
                     n_langevin_steps=self.chain,
-                    langevin_dt=2.0 / self.chain,
+                    langevin_dt=self.step,
                     **on,
                 )
         raise ValueError(f"expected a method of torchebm, got {self.method!r}")
@@ -227,7 +227,17 @@ TRIALS: dict[str, list[Trial]] = {
         Trial("dsm", r, noise=s)
         for r, s in [(1e-3, 0.005), (1e-3, 0.01), (1e-3, 0.02), (3e-3, 0.01)]
     ],
-    "em": [Trial("em", 1e-3, chain=40, noise=s) for s in (0.02, 0.1)],
+    "em": [
+        Trial("em", 1e-3, step, chain=40, noise=noise, warmup=0.5, temperature=t)
+        for step, noise, t in [
+            (0.05, 0.02, 0.15),  # torchebm's own temperature, for data of unit scale
+            (0.005, 0.02, 0.15),
+            (0.02, 0.02, 0.02),
+            (0.005, 0.02, 0.02),
+            (0.02, 0.02, 0.005),
+            (0.005, 0.005, 0.005),
+        ]
+    ],
 }
 
 
@@ -296,7 +306,7 @@ def train(
         finite.append(all(bool(torch.isfinite(p).all()) for p in energy.parameters()))
         energy.requires_grad_(False)
     if trial.method == "em":
-        energies = [e / TEMPERATURE for e in energies]
+        energies = [e / trial.temperature for e in energies]
     return energies, finite, seconds
 
 

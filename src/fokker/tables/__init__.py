@@ -22,13 +22,14 @@ __all__ = [
 
 from pathlib import Path
 
-from .cost import BENCH_HEADER, bench_rows, bench_table, estimator_table
+from .cost import BENCH_HEADER, bench_rows, bench_table, estimator_table, growth_table
 from .house import demo_table, studio_table, trust_table
 from .images import (
     DENOISING_HEADER,
     GENERATION_HEADER,
     PUBLISHED,
     denoising_rows,
+    fid_table,
     generation_rows,
     generation_table,
     minutes_to,
@@ -60,6 +61,8 @@ def render(text: str, root: Path) -> str:
         "mixtures": lambda: mixture_matrix(rows("mixtures")),
         "bench": lambda: bench_table(rows("bench"), gpu=True),
         "bench-cpu": lambda: bench_table(rows("bench"), gpu=False),
+        "growth": lambda: growth_table(rows("bench")),
+        "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),

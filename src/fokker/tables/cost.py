@@ -1,6 +1,6 @@
 r"""The tables of what a step costs and how noisy its estimate is."""
 
-__all__ = ["BENCH_HEADER", "bench_rows", "bench_table", "estimator_table"]
+__all__ = ["BENCH_HEADER", "bench_rows", "bench_table", "estimator_table", "growth_table"]
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +57,29 @@ def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
             for row in own
         ],
     )
+
+
+GROWTH = {
+    "dimension": ("D = {}", lambda row: row["shape"][0]),
+    "batch": ("{} points", lambda row: row["batch"]),
+    "size": ("{0}×{0} pixels", lambda row: row["shape"][-1]),
+}
+
+
+def growth_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns how steps grow with dimension, batch and image size: a table each, in plain steps."""
+    found = []
+    for suite, (text, size) in GROWTH.items():
+        own = [row for row in rows if row["suite"] == suite]
+        sizes = sorted({size(row) for row in own})
+        header = ("step", *(text.format(f"{n:,}") for n in sizes))
+        lines = []
+        for name in dict.fromkeys(row["name"] for row in own if row["name"] != "plain"):
+            costs = {size(row): f"{row['x_plain']:.2f}" for row in own if row["name"] == name}
+            lines.append([name, *(costs.get(n, "–") for n in sizes)])
+        if own:
+            found.append(results.markdown(header, lines))
+    return "\n\n".join(found) or "Not measured yet: `fokker bench --growth --no-compile` does."
 
 
 def estimator_table(path: Path) -> str:

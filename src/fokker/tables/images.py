@@ -8,6 +8,7 @@ __all__ = [
     "GOALS",
     "PUBLISHED",
     "denoising_rows",
+    "fid_table",
     "generation_rows",
     "generation_table",
     "minutes_to",
@@ -104,7 +105,7 @@ def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
 
 
 def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
-    r"""Returns the lines of the generation study: the final draw of each method, by the last weights
+    r"""Returns the lines of the generation study: the largest draw of each method, by the last weights
     drawn from, with the minutes after which a FID first passed each goal."""
     lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
@@ -127,7 +128,7 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             finals = [row for row in group if row["kind"] == "final"]
             if not finals:
                 continue
-            row = max(finals, key=lambda row: row["step"])
+            row = max(finals, key=lambda row: (row["step"], row["fid_n"]))
             passed = [minutes_to(group, goal) for goal in goals]
             said = [
                 f"{g:g}: {'–' if m is None else f'{m:.1f}'}"
@@ -146,6 +147,18 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
                 ", ".join(said) or "–",
             ])
     return lines
+
+
+def fid_table(path: Path) -> str:
+    r"""Returns the FID of CIFAR-10's training against its test images, or how to measure it."""
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/fid_proof.py --out results/fid.json` does."
+    header = ("convention", "training images", "test images", "FID", "weights")
+    lines = [
+        [r["convention"], f"{r['train']:,}", f"{r['test']:,}", f"{r['fid']:.3f}", r["weights"][:8]]
+        for r in results.load(path)["rows"]
+    ]
+    return results.markdown(header, lines)
 
 
 def generation_table(path: Path) -> str:
