@@ -70,6 +70,7 @@ class Sampling:
     """The number of MALA transitions at each level, accepted by the energy; none if zero."""
 
     def __post_init__(self) -> None:
+        checks.not_negative(churn=self.churn)
         if not isinstance(self.corrector, int) or self.corrector < 0:
             raise ValueError(f"expected corrector to be an integer >= 0, got {self.corrector!r}")
         self.flow(1)
@@ -150,6 +151,7 @@ def generate(
         ranks: The ranks that share out the images.
     """
     checks.positive_integer(n=n, batch=batch)
+    checks.seed(seed)
     field = energy if isinstance(energy, Field) else Field(energy)
     own = {"device": device, "dtype": torch.float32}
     mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
@@ -197,7 +199,7 @@ def tuned(
     if flow.corrector is None:
         return flow
     # samples of their own: image i does not depend on what was tuned with it
-    generator = torch.Generator().manual_seed(seed + 2**31)
+    generator = torch.Generator().manual_seed((seed + 2**31) % 2**63)
     eager = Field(field.energy)  # of another batch than the samples
 
     def sizes() -> list[float]:

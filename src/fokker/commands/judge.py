@@ -63,6 +63,10 @@ class Evaluate:
     def run(self) -> None:
         from ..tasks import TableEnergy
 
+        for name, count in (("fid", self.fid), ("bpd", self.bpd)):
+            if count is not None:  # before anything is computed
+                checks.at_least(2, **{name: count})
+        checks.seed(self.seed)
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
         with join(checks.device(self.device or run.config.device)) as ranks:
@@ -91,7 +95,6 @@ class Evaluate:
         energy, train = suited(run, device), task.images["train"]
         extractor = None
         if self.fid is not None:
-            checks.positive_integer(fid=self.fid)
             given = (self.inception, self.convention, device)
             extractor = ranks.each(lambda: load_inception(*given))
         if self.bpd is not None:

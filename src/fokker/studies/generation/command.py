@@ -9,10 +9,11 @@ from rich.table import Table
 from typing import Any, Literal
 
 from .parts import METHODS, Clock, Part, Settings
-from ... import results, tables
+from ... import checks, results, tables
 from ...config import unknown
 from ...metrics import Extractor, load_inception
 from ...runs import read_config
+from ...training import Interrupted
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ class ReproduceGeneration:
         ]
 
     def settings(self) -> Settings:
+        checks.positive_integer(few=self.few, chunk=self.chunk)
+        if self.samples is not None:
+            checks.positive_integer(samples=self.samples)
+        if self.bpd != 0:
+            checks.at_least(2, bpd=self.bpd)
+        checks.not_negative(snapshot_minutes=self.snapshot_minutes)
         base = Settings(
             self.samples,
             self.few,
@@ -146,13 +153,23 @@ class ReproduceGeneration:
                         if "seconds" in line:
                             say(f"{part.name}: step {step}, {line['seconds'] / 60:.1f} minutes")
 
-                    ended = train(part, self.out, every, clock, tick)
-                say(f"{part.name}: {'trained' if ended else 'stopped by the clock and saved'}")
+                    try:
+                        ended = train(part, self.out, every, clock, tick)
+                    except Interrupted as stop:
+                        say(f"{part.name}: stopped after step {stop.step} and saved")
+                        raise KeyboardInterrupt("interrupted: the same command goes on") from None
+                if (why := self.out / part.name / "diverged.txt").exists():
+                    say(f"{part.name}: {why.read_text().strip()}")
+                else:
+                    say(f"{part.name}: {'trained' if ended else 'stopped by the clock and saved'}")
                 done = done and ended
         for part in parts:
             if not any((self.out / part.name / "run" / "checkpoint").glob("step-*")):
-                say(f"{part.name}: not trained yet")
-                done = False
+                lost = (self.out / part.name / "diverged.txt").exists()
+                say(
+                    f"{part.name}: {'diverged before it was saved' if lost else 'not trained yet'}"
+                )
+                done = done and lost
                 continue
             if "sample" in self.stage:
                 done = sample(part, self.out, settings, clock, say) and done
