@@ -12,14 +12,22 @@ from fokker.cli import main
 from fokker.commands.train import TrainGeneration
 from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
 from fokker.data.images import Images
-from fokker.data.picture import read_png
+from fokker.data.picture import read_png, to_float
+from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
-from fokker.generation import Sampling, bits_of, check_trained, generate
-from fokker.metrics import Extractor, fid_between, judge_images, reference_of
+from fokker.generation import Sampling, bits_of, check_trained, generate, residuals_of
+from fokker.metrics import (
+    Extractor,
+    fid_between,
+    fokker_planck_residual,
+    judge_images,
+    reference_of,
+)
 from fokker.objectives import Denoising, Grid, LevelDCD, LogNormal, Noisy, Preserving, Uniform
 from fokker.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
 from fokker.runs import Checkpoint, build, read_checkpoint, write_checkpoint
 from fokker.samplers import Euler, Heun, karras
+from fokker.tasks.image import noisy
 from pathlib import Path
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
@@ -240,6 +248,47 @@ def test_bits_of_a_gaussian():
         bits_of(Bell(), pixels[:1], pixels)
 
 
+def test_residuals_of_a_gaussian():
+    r"""Zero for the exact energy. With noise that counts half, E = |x|²/2s and s = ¼ + τ/2, it is
+    R = |x|²/4s² − |x|²/2s² + D/2s."""
+    generator = torch.Generator().manual_seed(0)
+    x = (0.3 * torch.randn(400, 1, 4, 4, generator=generator)).clamp(-1, 1)
+    pixels = ((x + 1) * 127.5).round().to(torch.uint8)
+    assert all(abs(v) < 1e-6 for v in residuals_of(Bell(), pixels).values())
+
+    class Slow(Energy):
+        def forward(self, x, sigma):
+            return x.square().sum((1, 2, 3)) / (2 * (0.25 + sigma**2 / 2))
+
+    for sigma, found in residuals_of(Slow(), pixels, batch=150).items():
+        k = -1 / (4 * (0.25 + sigma**2 / 2) ** 2)
+        size = noisy(to_float(pixels), sigma).square().sum((1, 2, 3))
+        assert found == pytest.approx(float((sigma**2 * k * size).var()), rel=1e-4)
+    with pytest.raises(ValueError, match="got a denoiser"):
+        residuals_of(UNet(8, 1, "denoiser").build((1, 8, 8)), pixels)
+    with pytest.raises(ValueError, match="batch to be an integer >= 3, got 2"):
+        residuals_of(Bell(), pixels, batch=2)
+
+
+def test_the_noise_of_probes_is_not_in_the_residual():
+    r"""R is constant over points, and its estimate is not: E is quadratic and not diagonal."""
+    s = 0.2 * torch.ones(16, 16) + torch.eye(16)  # the covariance of the data
+
+    class Joint(Energy):
+        def forward(self, x, sigma):
+            tau = sigma.square().expand(len(x))[:, None, None]
+            c = s + tau * torch.eye(16)
+            flat = x.flatten(1)
+            solved = torch.linalg.solve(c, flat[:, :, None])[:, :, 0]
+            return (flat * solved).sum(1) / 2 + torch.logdet(c) / 2
+
+    pixels = torch.randint(256, (300, 1, 4, 4), dtype=torch.uint8)
+    one = fokker_planck_residual(Joint(), to_float(pixels), 0.3, Hutchinson(1)).values
+    noise = 0.3**4 * float(one.var())
+    assert noise > 1e-4  # that of the probes alone, as R does not vary
+    assert abs(residuals_of(Joint(), pixels)[0.3]) < 5 * noise / 300**0.5
+
+
 class Moments:
     r"""A stand-in for Inception, for what surrounds it: eight numbers of each image."""
 
@@ -290,13 +339,15 @@ def test_evaluate(capsys, trained, monkeypatch):
     monkeypatch.setattr(
         "fokker.metrics.load_inception", lambda *args: Extractor(Moments(), "0123")
     )
-    main(["evaluate", str(trained), "--fid", "8", *FAST])
+    main(["evaluate", str(trained), "--fid", "8", "--residual", "4", *FAST])
     said = capsys.readouterr().out
+    assert "Fokker-Planck residual" in said and "4 noisy test images" in said and "at 0.9" in said
+    assert "not those of 2015-12-05" in said
     assert "convention tf" in said and "FID" in said and "KID" in said and "8 and" in said
 
 
 @pytest.mark.parametrize("count", ["-3", "0", "1"])
-@pytest.mark.parametrize("option", ["--fid", "--bpd"])
+@pytest.mark.parametrize("option", ["--fid", "--bpd", "--residual"])
 def test_counts_are_checked_before_anything_is_computed(
     capsys, trained, option, count, monkeypatch
 ):

@@ -5,7 +5,7 @@ __all__ = ["ReproduceGeneration"]
 from dataclasses import dataclass, replace
 from pathlib import Path
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typing import Any, Literal
 
 from .parts import METHODS, Clock, Part, Settings
@@ -111,7 +111,13 @@ class ReproduceGeneration:
         if not self.quick:
             return base
         return replace(
-            base, count=self.samples or 12, few=4, chunk=8, bits=min(self.bpd, 2), near=8, batch=8
+            base,
+            count=self.samples or 12,
+            few=min(self.few, 4),
+            chunk=min(self.chunk, 8),
+            bits=min(self.bpd, 2),
+            near=8,
+            batch=8,
         )
 
     def extractor(self, console: Console) -> Extractor | None:
@@ -125,6 +131,16 @@ class ReproduceGeneration:
             return None
 
     def run(self) -> None:
+        try:
+            self.work()
+        except (Interrupted, KeyboardInterrupt) as stop:
+            step = f" after step {stop.step}" if isinstance(stop, Interrupted) else ""
+            raise KeyboardInterrupt(
+                f"interrupted{step}: what is done is kept, and the same command goes on"
+            ) from None
+
+    def work(self) -> None:
+        r"""Runs the stages that were asked for."""
         from . import figures
         from .judging import collect, judge
         from .working import sample, train
@@ -153,11 +169,7 @@ class ReproduceGeneration:
                         if "seconds" in line:
                             say(f"{part.name}: step {step}, {line['seconds'] / 60:.1f} minutes")
 
-                    try:
-                        ended = train(part, self.out, every, clock, tick)
-                    except Interrupted as stop:
-                        say(f"{part.name}: stopped after step {stop.step} and saved")
-                        raise KeyboardInterrupt("interrupted: the same command goes on") from None
+                    ended = train(part, self.out, every, clock, tick)
                 if (why := self.out / part.name / "diverged.txt").exists():
                     say(f"{part.name}: {why.read_text().strip()}")
                 else:
@@ -183,9 +195,9 @@ class ReproduceGeneration:
             where = ", ".join(sorted({row["device"] for row in rows}))
             results.save(self.results, rows, command + " --quick" * self.quick, where=where)
         if rows:
-            table = Table(*tables.GENERATION_HEADER)
+            table = Table(*(Column(name, overflow="fold") for name in tables.GENERATION_HEADER))
             for line in tables.generation_rows(rows):
-                table.add_row(*line)
+                table.add_row(*(cell.replace("**", "") for cell in line))
             console.print(table)
         if "figures" in self.stage:
             for path in figures.draw_all(parts, self.out, rows, settings):
