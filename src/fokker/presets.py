@@ -274,7 +274,8 @@ def generation_config(
     own = {"time": time or None, "form": form, "weight": weight}
     own["level"] = None if levels is None else LEVELS[levels]
     objective = methods[method]
-    if not isinstance(objective, LevelDCD) and (time or form):
+    assert isinstance(objective, LevelDCD | Denoising)
+    if isinstance(objective, Denoising) and (time or form):
         what = "a time score" if time else "a form"
         raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
     objective = replace(objective, **{k: v for k, v in own.items() if v is not None})

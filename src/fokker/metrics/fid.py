@@ -295,7 +295,7 @@ class KID(NamedTuple):
 
 def told(counts: tuple[int, int], convention: str, weights: str) -> str:
     first, second = counts
-    other = "" if weights == PUBLISHED else ", not those of 2015-12-05: no FID of others compares"
+    other = "" if weights == PUBLISHED else ", not those of 2015-12-05"
     return (
         f"{first:,} and {second:,} images, convention {convention}, weights {weights[:8]}{other}"
     )
