@@ -288,12 +288,15 @@ def test_distances_of_images(generator):
     assert fid_between(f, g, e).value == pytest.approx(fid.value, rel=1e-5)
     assert fid_between(statistics(e, x), y, e).value == pytest.approx(fid.value, rel=1e-5)
     assert str(fid._replace(value=3.1487)) == (
-        "FID 3.149 (30 and 20 images, convention tf, weights 01234567)"
+        "FID 3.149 (30 and 20 images, convention tf, weights 01234567, not those of 2015-12-05)"
     )
+    published = fid._replace(value=3.1487, weights=PUBLISHED)
+    assert str(published) == "FID 3.149 (30 and 20 images, convention tf, weights faa37c74)"
     kid = kid_between(x, y, e, subset=20, subsets=2)
     assert kid[:2] == kid_between(f, g, e, subset=20, subsets=2)[:2]
     assert str(kid._replace(mean=0.01234, std=0.00056)) == (
-        "KID 0.0123 ± 0.00056 (2 subsets of 20, 30 and 20 images, convention tf, weights 01234567)"
+        "KID 0.0123 ± 0.00056 (2 subsets of 20, 30 and 20 images, convention tf, weights 01234567,"
+        " not those of 2015-12-05)"
     )
     other = extractor("torch")
     assert fid_between(x, y, other).value != fid.value

@@ -9,16 +9,25 @@ import torch
 from dataclasses import replace
 from fokker import fit, load, shipped
 from fokker.cli import main
+from fokker.commands.train import TrainGeneration
 from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
 from fokker.data.images import Images
-from fokker.data.picture import read_png
+from fokker.data.picture import read_png, to_float
+from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
-from fokker.generation import Sampling, bits_of, check_trained, generate
-from fokker.metrics import Extractor, fid_between, judge_images, reference_of
-from fokker.objectives import LevelDCD, LogNormal, Noisy
-from fokker.presets import GENERATION_METHODS, SIZES, generation_config
+from fokker.generation import Sampling, bits_of, check_trained, generate, residuals_of
+from fokker.metrics import (
+    Extractor,
+    fid_between,
+    fokker_planck_residual,
+    judge_images,
+    reference_of,
+)
+from fokker.objectives import Denoising, Grid, LevelDCD, LogNormal, Noisy, Preserving, Uniform
+from fokker.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
 from fokker.runs import Checkpoint, build, read_checkpoint, write_checkpoint
 from fokker.samplers import Euler, Heun, karras
+from fokker.tasks.image import noisy
 from pathlib import Path
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
@@ -172,6 +181,31 @@ def test_the_sample_command(tmp_path, capsys, trained):
     assert np.abs(again - x[0, 0]).max() <= 1
     assert "end in .png or .npy" in fails(["sample", trained, "-o", "x.csv"], capsys)
     assert "expected n" in fails(["sample", trained, "-n", "0"], capsys)
+    assert "churn" in fails(["sample", trained, "--churn", "-1"], capsys)
+    assert "seed" in fails(["sample", trained, "--seed", str(2**64), *FAST], capsys)
+    last = str(2**63 - 1)
+    main([
+        "sample",
+        str(trained),
+        "-n",
+        "1",
+        "-o",
+        str(grid),
+        "--seed",
+        last,
+        "--corrector",
+        "1",
+        *FAST,
+    ])
+
+
+def test_a_place_that_cannot_be_written_is_told_before_drawing(
+    tmp_path, capsys, trained, monkeypatch
+):
+    monkeypatch.setattr("fokker.generation.generate", None)  # not called
+    for out in (tmp_path / "none" / "x.png", tmp_path / "folder.npy"):
+        (tmp_path / "folder.npy").mkdir(exist_ok=True)
+        assert "file in a folder that exists" in fails(["sample", trained, "-o", out], capsys)
 
 
 def test_what_cannot_be_sampled_says_so(tmp_path, capsys, trained):
@@ -212,6 +246,47 @@ def test_bits_of_a_gaussian():
         bits_of(UNet(8, 1, "denoiser").build((1, 8, 8)), pixels, pixels)
     with pytest.raises(ValueError, match="two images or more"):
         bits_of(Bell(), pixels[:1], pixels)
+
+
+def test_residuals_of_a_gaussian():
+    r"""Zero for the exact energy. With noise that counts half, E = |x|²/2s and s = ¼ + τ/2, it is
+    R = |x|²/4s² − |x|²/2s² + D/2s."""
+    generator = torch.Generator().manual_seed(0)
+    x = (0.3 * torch.randn(400, 1, 4, 4, generator=generator)).clamp(-1, 1)
+    pixels = ((x + 1) * 127.5).round().to(torch.uint8)
+    assert all(abs(v) < 1e-6 for v in residuals_of(Bell(), pixels).values())
+
+    class Slow(Energy):
+        def forward(self, x, sigma):
+            return x.square().sum((1, 2, 3)) / (2 * (0.25 + sigma**2 / 2))
+
+    for sigma, found in residuals_of(Slow(), pixels, batch=150).items():
+        k = -1 / (4 * (0.25 + sigma**2 / 2) ** 2)
+        size = noisy(to_float(pixels), sigma).square().sum((1, 2, 3))
+        assert found == pytest.approx(float((sigma**2 * k * size).var()), rel=1e-4)
+    with pytest.raises(ValueError, match="got a denoiser"):
+        residuals_of(UNet(8, 1, "denoiser").build((1, 8, 8)), pixels)
+    with pytest.raises(ValueError, match="batch to be an integer >= 3, got 2"):
+        residuals_of(Bell(), pixels, batch=2)
+
+
+def test_the_noise_of_probes_is_not_in_the_residual():
+    r"""R is constant over points, and its estimate is not: E is quadratic and not diagonal."""
+    s = 0.2 * torch.ones(16, 16) + torch.eye(16)  # the covariance of the data
+
+    class Joint(Energy):
+        def forward(self, x, sigma):
+            tau = sigma.square().expand(len(x))[:, None, None]
+            c = s + tau * torch.eye(16)
+            flat = x.flatten(1)
+            solved = torch.linalg.solve(c, flat[:, :, None])[:, :, 0]
+            return (flat * solved).sum(1) / 2 + torch.logdet(c) / 2
+
+    pixels = torch.randint(256, (300, 1, 4, 4), dtype=torch.uint8)
+    one = fokker_planck_residual(Joint(), to_float(pixels), 0.3, Hutchinson(1)).values
+    noise = 0.3**4 * float(one.var())
+    assert noise > 1e-4  # that of the probes alone, as R does not vary
+    assert abs(residuals_of(Joint(), pixels)[0.3]) < 5 * noise / 300**0.5
 
 
 class Moments:
@@ -264,9 +339,33 @@ def test_evaluate(capsys, trained, monkeypatch):
     monkeypatch.setattr(
         "fokker.metrics.load_inception", lambda *args: Extractor(Moments(), "0123")
     )
-    main(["evaluate", str(trained), "--fid", "8", *FAST])
+    main(["evaluate", str(trained), "--fid", "8", "--residual", "4", *FAST])
     said = capsys.readouterr().out
+    assert "Fokker-Planck residual" in said and "4 noisy test images" in said and "at 0.9" in said
+    assert "not those of 2015-12-05" in said
     assert "convention tf" in said and "FID" in said and "KID" in said and "8 and" in said
+
+
+@pytest.mark.parametrize("count", ["-3", "0", "1"])
+@pytest.mark.parametrize("option", ["--fid", "--bpd", "--residual"])
+def test_counts_are_checked_before_anything_is_computed(
+    capsys, trained, option, count, monkeypatch
+):
+    monkeypatch.setattr("fokker.tasks.ImageTask.judge", None)  # not called
+    said = fails(["evaluate", trained, option, count], capsys)
+    assert f"expected {option[2:]} to be an integer >= 2, got {count}" in said
+
+
+def test_a_folder_of_images_does_not_hide_a_shipped_energy(tmp_path, trained, monkeypatch):
+    root = tmp_path / "weights"
+    shipped.export(load(trained), "mini", root)
+    monkeypatch.setattr(shipped.names, "__defaults__", (root,))
+    monkeypatch.setattr(shipped.read, "__defaults__", (root,))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mini").mkdir()
+    assert load("mini").path == root / "mini"
+    shutil.copytree(trained, tmp_path / "mini", dirs_exist_ok=True)
+    assert load("mini").path == Path("mini")  # a run comes first
 
 
 def test_a_run_is_shipped(tmp_path, capsys, trained, monkeypatch):
@@ -318,6 +417,61 @@ def test_what_is_shipped_is_whole(name):
     run = shipped.read(name)
     check_trained(run)
     assert generate(run.energy, 1, run.shape, QUICK).images.shape == (1, *run.shape)
+
+
+def test_levels_forms_and_weights_by_name():
+    data = ImageData(MINI)
+    for name, law in LEVELS.items():
+        found = generation_config("paper", "dcd", data, levels=name).objective
+        assert isinstance(found, LevelDCD) and found.level == law and found.form == "hutchinson"
+        found = generation_config("fokker", "reference", data, levels=name).objective
+        assert isinstance(found, Denoising) and found.level == law
+    assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving}
+    own = generation_config("paper", "dcd", data, form="stein", weight="one", time=0.5).objective
+    assert own == LevelDCD(LogNormal(), 0.2, "stein", True, "one", time=0.5)
+    for bad, message in (
+        ({"levels": "gird"}, "--levels.*did you mean 'grid'"),
+        ({"form": "exact"}, "--form"),
+        ({"weight": "x"}, "--weight"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            generation_config("fokker", "dcd", data, **bad)
+    with pytest.raises(ValueError, match="expected a form only of an energy"):
+        generation_config("fokker", "reference", data, form="stein")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("levels", LEVELS)
+def test_the_laws_at_the_command_line(tmp_path, levels):
+    args = [
+        "train",
+        "generation",
+        "--data",
+        MINI,
+        "--side",
+        "12",
+        "--size",
+        "small",
+        "--width",
+        "8",
+    ]
+    args += ["--steps", "1", "--batch", "2", "--preview", "0", "--objective", "dcd"]
+    main([*args, "--levels", levels, "--form", "stein", "--out", str(tmp_path / "run")])
+    objective = load(tmp_path / "run").config.objective
+    assert isinstance(objective, LevelDCD)
+    assert objective.level == LEVELS[levels] and objective.form == "stein"
+
+
+def test_digits_are_not_mirrored(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        TrainGeneration, "train", lambda self, base, name: seen.append((base, name)) or 1 / 0
+    )
+    for data in ("mnist", "cifar10"):
+        with pytest.raises(ZeroDivisionError):
+            TrainGeneration(data=data, form="stein").run()
+    assert [base.data.flip for base, _ in seen] == [False, True]
+    assert seen[0][1] == "mnist-fokker-dcd-stein-15m-0"
 
 
 @pytest.mark.slow

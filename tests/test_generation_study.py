@@ -15,7 +15,8 @@ from fokker.runs import read_checkpoint, write_checkpoint
 from fokker.studies import generation
 from fokker.studies.generation.figures import draw_all
 from fokker.studies.generation.judging import nearest
-from fokker.studies.generation.working import images_of, snapshots_of
+from fokker.studies.generation.working import gaps, images_of, snapshots_of
+from fokker.training import Diverged, Interrupted
 from pathlib import Path
 
 pytestmark = pytest.mark.slow  # it trains, draws and judges
@@ -100,6 +101,134 @@ def test_images_are_drawn_once_and_by_their_index(study, tmp_path):
     assert found is not None and not np.array_equal(found[0].numpy(), before[:3])
 
 
+def test_the_chunk_may_change_between_calls(tmp_path):
+    r"""Images 0 to 9 of a draw, in files of other chunks before."""
+
+    def keep(begin, n):
+        np.save(tmp_path / f"{begin:07d}.npy", np.arange(begin, begin + n, dtype=np.uint8))
+        (tmp_path / f"{begin:07d}.json").write_text("{}")
+
+    assert gaps(tmp_path, 10, 4) == [(0, 4), (4, 4), (8, 2)]
+    keep(0, 4)
+    keep(6, 2)
+    assert gaps(tmp_path, 10, 5) == [(4, 2), (8, 2)]
+    assert gaps(tmp_path, 10, 1) == [(4, 1), (5, 1), (8, 1), (9, 1)]
+    keep(4, 3)  # overlaps
+    keep(8, 2)
+    assert gaps(tmp_path, 10, 3) == []
+    draw = generation.Draw("final", 1, PART.sampling, 10)
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / draw.name).symlink_to(tmp_path)
+    found = images_of(tmp_path, draw)
+    assert found is not None and found[0].tolist() == list(range(10)) and len(found[1]) == 4
+    (tmp_path / "0000004.npy").unlink()
+    assert images_of(tmp_path, draw) is None
+
+
+def test_other_chunks_are_judged_too(study, tmp_path):
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    (first, second) = sorted((folder / PART.name).glob("samples/final-*/*.npy"))
+    before = np.concatenate([np.load(first), np.load(second)])
+    first.unlink()
+    own = replace(SETTINGS, chunk=3, kinds=("final",))
+    said = []
+    assert not generation.judge(PART, folder, EXTRACTOR, own, progress=said.append)
+    assert any("is not drawn yet" in line for line in said)
+    assert generation.sample(PART, folder, own)  # 0 to 2, and 3
+    found = images_of(folder / PART.name, generation.Draw("final", 4, PART.sampling, 5))
+    assert found is not None
+    assert np.abs(found[0].numpy().astype(int) - before).max() <= 1  # but for rounding
+
+
+def test_a_file_cut_short_is_drawn_again(study, tmp_path):
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    path, other = sorted((folder / PART.name).glob("samples/final-*/*.npy"))
+    before = np.load(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    other.with_suffix(".json").write_text("")
+    said = []
+    assert generation.sample(PART, folder, SETTINGS, progress=said.append)
+    assert sum("is not whole" in line for line in said) == 2
+    assert np.array_equal(np.load(path), before)
+    snapshot = next((folder / PART.name / "snapshots").glob("*"))
+    snapshot.write_bytes(snapshot.read_bytes()[:40])
+    with pytest.raises(ValueError, match=f"{snapshot.name}: expected a whole snapshot"):
+        generation.sample(PART, folder, SETTINGS)
+
+
+def test_ctrl_c_ends_the_study(tmp_path, monkeypatch, capsys):
+    def stopped(*args, **options):
+        raise Interrupted(tmp_path, 3)
+
+    monkeypatch.setattr("fokker.studies.generation.working.fit", stopped)
+    with pytest.raises(Interrupted):
+        generation.train(PART, tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "generation", "--data", MINI, "--quick", "--out", str(tmp_path / "s")])
+    said = capsys.readouterr()
+    assert stop.value.code == 130 and "clock" not in said.out
+    assert "interrupted after step 3: what is done is kept" in said.err
+
+    def pressed(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fokker.studies.generation.working.train", pressed)
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "generation", "--data", MINI, "--quick", "--out", str(tmp_path / "s")])
+    assert stop.value.code == 130 and "the same command goes on" in capsys.readouterr().err
+
+
+def test_what_diverged_is_not_called_trained(tmp_path, monkeypatch, capsys):
+    def lost(*args, **options):
+        raise Diverged("diverged: the loss is not finite")
+
+    monkeypatch.setattr("fokker.studies.generation.working.fit", lost)
+    args = ["reproduce", "generation", "--data", MINI, "--quick", "--out", str(tmp_path / "s")]
+    for _ in range(2):  # and it is not tried again
+        main([*args, "--stage", "train"])
+        said = capsys.readouterr().out
+        assert "diverged: the loss is not finite" in said and "trained" not in said
+        assert "diverged before it was saved" in said and "Not all is done" not in said
+
+
+def test_the_other_convention_is_beside_the_first(study, tmp_path):
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    shutil.rmtree(folder / PART.name / "rows", ignore_errors=True)
+    own = replace(SETTINGS, kinds=("final",))
+    assert generation.judge(PART, folder, EXTRACTOR, own)
+    torch_ = replace(EXTRACTOR, convention="torch")
+    assert generation.judge(PART, folder, torch_, replace(own, convention="torch"))
+    rows = generation.collect(folder)
+    for kind in ("final", "data"):
+        found = {row["convention"]: row["fid"] for row in rows if row["kind"] == kind}
+        assert found.keys() == {"tf", "torch"} and found["tf"] != found["torch"]
+    first, second, method = tables.generation_rows(rows)
+    assert {first[4][-4:], second[4][-4:]} == {"(tf)", "rch)"} and method[4] == "5 (tf)"
+    other = replace(EXTRACTOR, weights="4567")  # another file of Inception
+    assert generation.judge(PART, folder, other, own)
+    (final,) = (
+        r
+        for r in generation.collect(folder)
+        if (r["kind"], r.get("convention")) == ("final", "tf")
+    )
+    assert final["weights"] == "4567"
+
+
+def test_the_time_is_that_of_the_last_step(study, tmp_path):
+    r"""Not that of the last evaluation, which may be long before."""
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    place = folder / PART.name
+    saved = read_checkpoint(place / "run")
+    shutil.rmtree(place / "run/checkpoint")
+    write_checkpoint(place / "run", saved._replace(seconds=saved.seconds + 500.0), 1)
+    shutil.rmtree(place / "snapshots")
+    shutil.rmtree(place / "rows", ignore_errors=True)
+    own = replace(SETTINGS, kinds=("final",))
+    assert generation.judge(PART, folder, None, own)
+    (row,) = (row for row in generation.collect(folder) if row["kind"] == "final")
+    assert row["seconds"] > 500
+
+
 def test_rows_and_figures(study, tmp_path):
     assert generation.judge(PART, study, None, SETTINGS)  # no FID
     rows = generation.collect(study)
@@ -174,6 +303,14 @@ def test_the_command(tmp_path, capsys):
         (["--methods", "fokker-dc"], "did you mean"),
         (["--methods", "fokker-reference", "--batch", "3"], "expected the settings of"),
         (["--inception", str(tmp_path / "none")], "none"),
+        (["--inception", str(tmp_path)], "got the folder"),
+        (["--minutes", "nan"], "minutes to be a finite number >= 0, got nan"),
+        (["--minutes", "-1"], "minutes to be a finite number >= 0, got -1"),
+        (["--snapshot-minutes", "-1"], "snapshot_minutes to be a finite number >= 0"),
+        (["--samples", "0"], "samples to be an integer >= 1, got 0"),
+        (["--few", "-4"], "few to be an integer >= 1, got -4"),
+        (["--chunk", "0"], "chunk to be an integer >= 1, got 0"),
+        (["--bpd", "-3"], "bpd to be an integer >= 2, got -3"),
     ):
         with pytest.raises(SystemExit) as stop:
             main([*args, *bad])

@@ -7,6 +7,7 @@ expected; none replaces a value.
 
 __all__ = [
     "align",
+    "at_least",
     "between",
     "brief",
     "constant",
@@ -15,11 +16,13 @@ __all__ = [
     "dot",
     "images",
     "instance",
+    "not_negative",
     "number",
     "one_of",
     "points",
     "positive",
     "positive_integer",
+    "seed",
     "times",
 ]
 
@@ -122,11 +125,23 @@ def positive(**values: float) -> None:
             raise ValueError(f"expected {name} to be a finite number > 0, got {brief(value)}")
 
 
+def not_negative(**values: float) -> None:
+    r"""Raises unless every named value is a finite number of zero or more."""
+    for name, value in values.items():
+        if not (number(value) and value >= 0):
+            raise ValueError(f"expected {name} to be a finite number >= 0, got {brief(value)}")
+
+
 def positive_integer(**values: int) -> None:
     r"""Raises unless every named value is an integer of one or more."""
+    at_least(1, **values)
+
+
+def at_least(low: int, **values: int) -> None:
+    r"""Raises unless every named value is an integer of `low` or more."""
     for name, value in values.items():
-        if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-            raise ValueError(f"expected {name} to be an integer >= 1, got {brief(value)}")
+        if isinstance(value, bool) or not (isinstance(value, int) and value >= low):
+            raise ValueError(f"expected {name} to be an integer >= {low}, got {brief(value)}")
 
 
 def between(low: float, high: float, **values: float) -> None:
@@ -143,6 +158,13 @@ def one_of(names: tuple[str, ...], **values: str) -> None:
             raise ValueError(
                 f"expected {name} to be one of {', '.join(names)}, got {brief(value)}"
             )
+
+
+def seed(value: int) -> int:
+    r"""Returns a seed if it is an integer that a generator takes."""
+    if isinstance(value, bool) or not (isinstance(value, int) and -(2**63) <= value < 2**63):
+        raise ValueError(f"expected seed to be an integer of 64 bits, got {brief(value)}")
+    return value
 
 
 def device(name: str) -> torch.device:

@@ -161,8 +161,8 @@ def main(args: list[str] | None = None) -> None:
     except Interrupted as error:
         say(error)
         sys.exit(130)
-    except KeyboardInterrupt:
-        say("interrupted")
+    except KeyboardInterrupt as error:
+        say(str(error) or "interrupted")
         sys.exit(130)
 
 

@@ -267,11 +267,7 @@ class Config:
 
     def __post_init__(self) -> None:
         checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
-        seed = self.seed
-        if isinstance(seed, bool) or not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
-            raise ValueError(
-                f"expected seed to be an integer of 64 bits, got {checks.brief(seed)}"
-            )
+        checks.seed(self.seed)
         if self.preview:
             checks.positive_integer(preview=self.preview)
             if not isinstance(self.network, UNet):

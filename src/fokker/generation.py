@@ -23,6 +23,7 @@ __all__ = [
     "bits_of",
     "check_trained",
     "generate",
+    "residuals_of",
     "suited",
     "tuned",
 ]
@@ -38,13 +39,19 @@ from typing import Any, Literal, NamedTuple
 
 from . import checks
 from .data.picture import to_float, to_uint8
-from .derivatives import probe
+from .derivatives import Hutchinson, probe
 from .energies import Energy
-from .metrics import bits_per_dimension, dequantize, log_likelihood
+from .metrics import (
+    bits_per_dimension,
+    dequantize,
+    fokker_planck_residual,
+    log_likelihood,
+)
 from .networks import UNetDenoiser, UNetEnergy
 from .ranks import ALONE, Ranks
 from .runs import Run, build
 from .samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
+from .tasks.image import LEVELS, noisy
 
 FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
 WARMUP = 20  # transitions at each level that tune the corrector
@@ -70,6 +77,7 @@ class Sampling:
     """The number of MALA transitions at each level, accepted by the energy; none if zero."""
 
     def __post_init__(self) -> None:
+        checks.not_negative(churn=self.churn)
         if not isinstance(self.corrector, int) or self.corrector < 0:
             raise ValueError(f"expected corrector to be an integer >= 0, got {self.corrector!r}")
         self.flow(1)
@@ -150,6 +158,7 @@ def generate(
         ranks: The ranks that share out the images.
     """
     checks.positive_integer(n=n, batch=batch)
+    checks.seed(seed)
     field = energy if isinstance(energy, Field) else Field(energy)
     own = {"device": device, "dtype": torch.float32}
     mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
@@ -197,7 +206,7 @@ def tuned(
     if flow.corrector is None:
         return flow
     # samples of their own: image i does not depend on what was tuned with it
-    generator = torch.Generator().manual_seed(seed + 2**31)
+    generator = torch.Generator().manual_seed((seed + 2**31) % 2**63)
     eager = Field(field.energy)  # of another batch than the samples
 
     def sizes() -> list[float]:
@@ -258,3 +267,40 @@ def bits_of(
 
     bits = ranks.collect(ranks.each(share))
     return float(bits.mean()), float(bits.std() / math.sqrt(len(bits)))
+
+
+def residuals_of(
+    energy: Energy,
+    pixels: Tensor,
+    batch: int = 64,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> dict[float, float]:
+    r"""Returns the variance of :math:`\sigma^2 R` over noisy images, in nats squared, by the level.
+
+    R is the Fokker–Planck residual (`fokker.metrics.residual`), the same at all images if the energies
+    of neighboring levels fit together. Its Laplacian is estimated twice with one probe each: the
+    covariance of both estimates is free of the noise of the probes, and may come out below zero.
+
+    Arguments:
+        energy: The energy of every level.
+        pixels: Two images or more, bytes (N, C, H, W).
+        batch: The number of images at once, three or more.
+        seed: The seed of the noise and the probes.
+        device: The device of the energy.
+    """
+    if isinstance(energy, UNetDenoiser):
+        raise ValueError("expected an energy, to have a residual, got a denoiser")
+    checks.at_least(2, images=len(pixels))
+    checks.at_least(3, batch=batch)
+    generator = torch.Generator(device).manual_seed(checks.seed(seed))
+    found = {}
+    for sigma in LEVELS:
+        x = noisy(to_float(pixels.to(device)), sigma, seed)
+        pairs = []
+        for part in x.tensor_split(math.ceil(len(x) / batch)):
+            own = (energy, part, sigma, Hutchinson(1), generator)
+            both = [fokker_planck_residual(*own).values.double() for _ in range(2)]
+            pairs.append(sigma**2 * torch.stack(both))
+        found[sigma] = float(torch.cov(torch.cat(pairs, 1))[0, 1])
+    return found

@@ -34,6 +34,7 @@ inner product, weight `edm`, a cosine schedule; methods as for denoising. The ra
 __all__ = [
     "GENERATION_METHODS",
     "IMAGE_METHODS",
+    "LEVELS",
     "PRESETS",
     "SIZES",
     "Preset",
@@ -66,16 +67,20 @@ from .objectives import (
     Denoising,
     DenoisingScoreMatching,
     EnergyDiscrepancy,
+    Grid,
     LevelDCD,
     LogNormal,
     LogUniform,
     MultiTimeDCD,
     Noisy,
     Objective,
+    Preserving,
     RecoveryLikelihood,
     ScoreMatching,
     SlicedScoreMatching,
+    Uniform,
 )
+from .objectives.levels import FORMS, WEIGHTS
 
 
 class Preset(NamedTuple):
@@ -216,6 +221,13 @@ GENERATION_METHODS: dict[str, dict[str, Objective]] = {
         "reference": Denoising(LogNormal(), weight="edm"),
     },
 }
+# the laws of the noise level of a training image
+LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
+    "log-normal": LogNormal(),
+    "uniform": Uniform(),
+    "grid": Grid(),
+    "vp": Preserving(),
+}
 # width and blocks: 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images
 SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
 
@@ -228,6 +240,9 @@ def generation_config(
     device: str = "cpu",
     seed: int = 0,
     time: float = 0.0,
+    levels: str | None = None,
+    form: str | None = None,
+    weight: str | None = None,
 ) -> Config:
     r"""Returns the configuration of an energy of images at every level, to generate from.
 
@@ -239,6 +254,10 @@ def generation_config(
         device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
         seed: The seed.
         time: The weight of the time score of `LevelDCD`.
+        levels: The law of the noise levels, a name in `LEVELS`; that of the preset if not given.
+        form: The estimator of `LevelDCD`: stein, hutchinson, surrogate, path or limit; that of the
+            method if not given.
+        weight: The weight of a level: one, variance or edm; that of the preset if not given.
     """
     if name not in GENERATION_METHODS:
         raise unknown(name, list(GENERATION_METHODS), "a preset", "--preset")
@@ -247,11 +266,19 @@ def generation_config(
         raise unknown(method, list(methods), f"an objective of preset {name!r}", "--objective")
     if size not in SIZES:
         raise unknown(size, list(SIZES), "a size", "--size")
+    known = {"levels": tuple(LEVELS), "form": FORMS, "weight": WEIGHTS}
+    given = {"levels": levels, "form": form, "weight": weight}
+    for key, value in given.items():
+        if value is not None and value not in known[key]:
+            raise unknown(value, list(known[key]), f"a value of {key}", f"--{key}")
+    own = {"time": time or None, "form": form, "weight": weight}
+    own["level"] = None if levels is None else LEVELS[levels]
     objective = methods[method]
-    if time:
-        if not isinstance(objective, LevelDCD):
-            raise ValueError(f"expected a time score only of an energy, got one of {method!r}")
-        objective = replace(objective, time=time)
+    assert isinstance(objective, LevelDCD | Denoising)
+    if isinstance(objective, Denoising) and (time or form):
+        what = "a time score" if time else "a form"
+        raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
+    objective = replace(objective, **{k: v for k, v in own.items() if v is not None})
     fast = device != "cpu"
     width, blocks = SIZES[size]
     form = "denoiser" if method == "reference" else "pool" if name == "paper" else "inner"

@@ -185,10 +185,12 @@ def load(path: str | Path, best: bool = False) -> Run:
         >>> run.step, run.energy(torch.zeros(1, 2)).shape
         (2, torch.Size([1]))
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        from . import shipped
+    from . import shipped
 
+    folder = Path(path)
+    # a folder of images may have the name of a shipped energy
+    own = str(path) in shipped.names() and not (folder / "config.toml").exists()
+    if own or not folder.is_dir():
         return shipped.read(str(path))
     config = read_config(folder)
     checkpoint = read_checkpoint(folder)

@@ -25,6 +25,7 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
+from . import checks
 from .checkpoints import Name, names, read
 from .config import Config, dumps
 from .guard import Fall, finite
@@ -57,13 +58,13 @@ class Diverged(FloatingPointError):
 
 
 class Interrupted(Exception):
-    r"""Training was interrupted, and saved."""
+    r"""Training was interrupted, or its time was over, and saved."""
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, step: int, late: bool = False) -> None:
         super().__init__(
             f"stopped after step {step} and saved; resume with --resume --out {folder}"
         )
-        self.folder, self.step = folder, step
+        self.folder, self.step, self.late = folder, step, late
 
 
 @contextmanager
@@ -143,6 +144,8 @@ def fit(
             seconds of a run begin there.
     """
     folder = Path(out)
+    if minutes is not None:
+        checks.not_negative(minutes=minutes)
     with join(config.device) as ranks, stop_requests() as stops:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
@@ -243,6 +246,6 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
                 run.preview()
             progress(run.done, line)
         if stopping:
-            raise Interrupted(folder, run.done)
+            raise Interrupted(folder, run.done, late and not stops)
     if (text := run.regret()) is not None:
         say(text)

@@ -47,6 +47,8 @@ class Sample:
         checks.positive_integer(n=n, batch=self.batch)
         if out.suffix not in kinds:
             raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
+        if not out.parent.is_dir() or out.is_dir():  # before anything is drawn
+            raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
         if images:
             with join(self.device) as ranks:
                 self.images(run, n, out, ranks)

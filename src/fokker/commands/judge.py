@@ -48,6 +48,9 @@ class Evaluate:
     """For images: also the FID and KID of so many samples against the training images."""
     bpd: int | None = None
     """For images: also the likelihood of so many test images, in bits a dimension."""
+    residual: int | None = None
+    """For images: also by how much the energies of neighboring levels disagree, the Fokker-Planck
+    residual of so many noisy test images."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
     seed: int = 0
     """The seed of the samples."""
@@ -63,6 +66,10 @@ class Evaluate:
     def run(self) -> None:
         from ..tasks import TableEnergy
 
+        asked = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
+        asked = {name: count for name, count in asked.items() if count is not None}
+        checks.at_least(2, **asked)  # before anything is computed
+        checks.seed(self.seed)
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
         with join(checks.device(self.device or run.config.device)) as ranks:
@@ -70,11 +77,10 @@ class Evaluate:
             found = task.judge(energy.to(device), device, ranks)
             line: dict[str, Any] = {"step": run.chosen, **found}
             said = [judgement(line), f"by {run.weights}"]
-            if self.fid is not None or self.bpd is not None:
+            if asked:
                 if not isinstance(task, ImageTask):
-                    raise ValueError(
-                        f"expected a run on images for --fid and --bpd, got {run.path}"
-                    )
+                    given = " and ".join(f"--{name}" for name in asked)
+                    raise ValueError(f"expected a run on images for {given}, got {run.path}")
                 self.images(run, task, ranks, line, said)
         if ranks.first:
             print(json.dumps(line) if self.json else "\n".join(said))
@@ -83,7 +89,7 @@ class Evaluate:
         self, run: Run, task: ImageTask, ranks: Ranks, line: dict[str, Any], said: list[str]
     ) -> None:
         r"""Adds what samples and likelihood say, on the first rank."""
-        from ..generation import bits_of, check_trained, generate, suited
+        from ..generation import bits_of, check_trained, generate, residuals_of, suited
         from ..metrics import described, judge_images, load_inception, reference_of
 
         check_trained(run)
@@ -91,9 +97,20 @@ class Evaluate:
         energy, train = suited(run, device), task.images["train"]
         extractor = None
         if self.fid is not None:
-            checks.positive_integer(fid=self.fid)
             given = (self.inception, self.convention, device)
             extractor = ranks.each(lambda: load_inception(*given))
+        if self.residual is not None:
+            test = ranks.each(lambda: task.pixels("test"))[: self.residual]
+            levels = residuals_of(energy, test, self.batch, self.seed, device)
+            line |= {f"residual_{sigma}": v for sigma, v in levels.items()}
+            told = (
+                f"{f'{v**0.5:.3g} nats' if v > 0 else 'none to be seen'} at {sigma}"
+                for sigma, v in levels.items()
+            )
+            said.append(
+                f"Fokker-Planck residual, its std times σ² over {len(test):,} noisy test images:"
+                f" {', '.join(told)}"
+            )
         if self.bpd is not None:
             test = ranks.each(lambda: task.pixels("test"))[: self.bpd]
             how = (self.sampling, self.batch, self.seed, device)

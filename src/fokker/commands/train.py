@@ -26,6 +26,8 @@ from ..presets import generation_config, image_config, preset, table_config
 from ..ranks import first_rank
 from ..runs import Run
 
+DIGITS = ("mnist", "svhn")  # a mirror image is none
+
 
 @dataclass(frozen=True)
 class Train:
@@ -196,13 +198,20 @@ class TrainGeneration(Train):
     side: int | None = None
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = True
-    """Mirror training images at random: not for digits and letters."""
+    """Mirror training images at random: not for letters. Digits, mnist and svhn, never are."""
     preset: str = "fokker"
     """The settings: paper or fokker."""
     objective: str = "dcd-limit"
     """The method: dcd (paper); dcd, dcd-surrogate, dcd-limit, reference (fokker)."""
     size: str = "15m"
     """The size of the network: small, 15m or large."""
+    levels: str | None = None
+    """The law of the noise levels: log-normal, uniform, grid or vp; the preset's if not given."""
+    form: str | None = None
+    """How the divergence is estimated: stein, hutchinson (their Laplacians), surrogate, path or limit
+    (no step, which is denoising score matching); the method's if not given."""
+    weight: str | None = None
+    """The weight of a level: one, variance or edm; the preset's if not given."""
     time_score: float = 0.0
     """The weight of the score in time, which makes energies of all levels comparable."""
     preview: int | None = None
@@ -211,7 +220,8 @@ class TrainGeneration(Train):
     def run(self) -> None:
         from ..report import write_report
 
-        images = ImageData(self.data, self.data_dir, self.side, self.flip)
+        flip = self.flip and Path(self.data).name not in DIGITS
+        images = ImageData(self.data, self.data_dir, self.side, flip)
         base = generation_config(
             self.preset,
             self.objective,
@@ -220,9 +230,13 @@ class TrainGeneration(Train):
             self.device,
             self.seed,
             self.time_score,
+            self.levels,
+            self.form,
+            self.weight,
         )
         base = base if self.preview is None else replace(base, preview=self.preview)
-        name = f"{Path(self.data).name}-{self.preset}-{self.objective}-{self.size}-{self.seed}"
+        method = self.objective if self.form is None else f"dcd-{self.form}"
+        name = f"{Path(self.data).name}-{self.preset}-{method}-{self.size}-{self.seed}"
         run = self.train(base, name)
         print(judgement(run.judged))
         print(f"report: {write_report(run)}")

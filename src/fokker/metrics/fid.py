@@ -54,7 +54,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typing import NamedTuple
 
-from .inception import Extractor, load_inception
+from .inception import PUBLISHED, Extractor, load_inception
 from .. import checks
 
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue
@@ -295,7 +295,10 @@ class KID(NamedTuple):
 
 def told(counts: tuple[int, int], convention: str, weights: str) -> str:
     first, second = counts
-    return f"{first:,} and {second:,} images, convention {convention}, weights {weights[:8]}"
+    other = "" if weights == PUBLISHED else ", not those of 2015-12-05"
+    return (
+        f"{first:,} and {second:,} images, convention {convention}, weights {weights[:8]}{other}"
+    )
 
 
 def fid_between(

@@ -273,6 +273,10 @@ def read_archive(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Te
 
 def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     r"""Reads a safetensors file, in float16 or float32, and checks what it holds."""
+    if path.is_dir():
+        raise ValueError(
+            f"expected a safetensors file of weights of Inception, got the folder {path}"
+        )
     try:
         arrays = load_file(path)
     except SafetensorError as error:

@@ -5,14 +5,15 @@ __all__ = ["ReproduceGeneration"]
 from dataclasses import dataclass, replace
 from pathlib import Path
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typing import Any, Literal
 
 from .parts import METHODS, Clock, Part, Settings
-from ... import results, tables
+from ... import checks, results, tables
 from ...config import unknown
 from ...metrics import Extractor, load_inception
 from ...runs import read_config
+from ...training import Interrupted
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ class ReproduceGeneration:
         ]
 
     def settings(self) -> Settings:
+        checks.positive_integer(few=self.few, chunk=self.chunk)
+        if self.samples is not None:
+            checks.positive_integer(samples=self.samples)
+        if self.bpd != 0:
+            checks.at_least(2, bpd=self.bpd)
+        checks.not_negative(snapshot_minutes=self.snapshot_minutes)
         base = Settings(
             self.samples,
             self.few,
@@ -104,7 +111,13 @@ class ReproduceGeneration:
         if not self.quick:
             return base
         return replace(
-            base, count=self.samples or 12, few=4, chunk=8, bits=min(self.bpd, 2), near=8, batch=8
+            base,
+            count=self.samples or 12,
+            few=min(self.few, 4),
+            chunk=min(self.chunk, 8),
+            bits=min(self.bpd, 2),
+            near=8,
+            batch=8,
         )
 
     def extractor(self, console: Console) -> Extractor | None:
@@ -118,6 +131,16 @@ class ReproduceGeneration:
             return None
 
     def run(self) -> None:
+        try:
+            self.work()
+        except (Interrupted, KeyboardInterrupt) as stop:
+            step = f" after step {stop.step}" if isinstance(stop, Interrupted) else ""
+            raise KeyboardInterrupt(
+                f"interrupted{step}: what is done is kept, and the same command goes on"
+            ) from None
+
+    def work(self) -> None:
+        r"""Runs the stages that were asked for."""
         from . import figures
         from .judging import collect, judge
         from .working import sample, train
@@ -147,12 +170,18 @@ class ReproduceGeneration:
                             say(f"{part.name}: step {step}, {line['seconds'] / 60:.1f} minutes")
 
                     ended = train(part, self.out, every, clock, tick)
-                say(f"{part.name}: {'trained' if ended else 'stopped by the clock and saved'}")
+                if (why := self.out / part.name / "diverged.txt").exists():
+                    say(f"{part.name}: {why.read_text().strip()}")
+                else:
+                    say(f"{part.name}: {'trained' if ended else 'stopped by the clock and saved'}")
                 done = done and ended
         for part in parts:
             if not any((self.out / part.name / "run" / "checkpoint").glob("step-*")):
-                say(f"{part.name}: not trained yet")
-                done = False
+                lost = (self.out / part.name / "diverged.txt").exists()
+                say(
+                    f"{part.name}: {'diverged before it was saved' if lost else 'not trained yet'}"
+                )
+                done = done and lost
                 continue
             if "sample" in self.stage:
                 done = sample(part, self.out, settings, clock, say) and done
@@ -166,9 +195,9 @@ class ReproduceGeneration:
             where = ", ".join(sorted({row["device"] for row in rows}))
             results.save(self.results, rows, command + " --quick" * self.quick, where=where)
         if rows:
-            table = Table(*tables.GENERATION_HEADER)
+            table = Table(*(Column(name, overflow="fold") for name in tables.GENERATION_HEADER))
             for line in tables.generation_rows(rows):
-                table.add_row(*line)
+                table.add_row(*(cell.replace("**", "") for cell in line))
             console.print(table)
         if "figures" in self.stage:
             for path in figures.draw_all(parts, self.out, rows, settings):

@@ -27,7 +27,8 @@ def save(fig: Figure, path: Path) -> Path:
 
 
 def label(row: results.Row) -> str:
-    return f"{row['preset']} {row['method']}, {row['size']}"
+    other = ", torch" if row["convention"] == "torch" else ""
+    return f"{row['preset']} {row['method']}, {row['size']}{other}"
 
 
 def groups(rows: Sequence[results.Row]) -> dict[str, list[results.Row]]:

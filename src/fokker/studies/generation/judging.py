@@ -30,7 +30,7 @@ from ... import results
 from ...data.picture import to_float
 from ...generation import bits_of, suited
 from ...metrics import Extractor, fid_between, judge_images, reference_of, statistics
-from ...runs import Run, load
+from ...runs import Run, load, read_checkpoint
 from ...tasks.image import ImageTask, noisy
 
 LEVELS = (0.05, 0.2, 0.5, 1.0, 5.0)  # of the energies
@@ -45,12 +45,16 @@ def write(path: Path, rows: list[results.Row]) -> None:
 
 
 def missing(path: Path, extractor: Extractor | None = None) -> bool:
-    r"""Returns whether figures are to be made: none are there, or a FID can be had now."""
+    r"""Returns whether figures are to be made: none are there, or a FID can be had now, for the first
+    time or by other weights of Inception."""
     if not path.exists():
         return True
     rows = json.loads(path.read_text())
-    lacks = lambda row: row.get("fid", 0) is None and row.get("diverged") is None
-    return extractor is not None and any(map(lacks, rows))
+    if extractor is None:
+        return False
+    own = extractor.weights[:8]
+    other = lambda row: row.get("fid", 0) is None or row.get("weights", own) != own
+    return any(other(row) for row in rows if row.get("diverged") is None)
 
 
 def judge(
@@ -86,10 +90,16 @@ def judge(
     jobs: list[tuple[Path, bool, Callable[[], list[results.Row]]]] = []
 
     def add(name: str, make: Callable[[], list[results.Row]], fid: bool = False) -> None:
-        jobs.append((place / "rows" / f"{name}.json", fid, make))
+        # figures of the other convention lie beside those of tf
+        other = "-torch" if fid and settings.convention == "torch" else ""
+        jobs.append((place / "rows" / f"{name}{other}.json", fid, make))
 
+    done = True
     for draw in drawn:
-        if images_of(place, draw) is not None:
+        if images_of(place, draw) is None:
+            progress(f"{part.name}: {draw.name} is not drawn yet")
+            done = False
+        else:
             add(draw.name, lambda draw=draw: [distances(part, run, draw, place, train, extractor, settings)], True)  # fmt: skip
     if extractor is not None:
         add("data", lambda: [apart(task, extractor, settings)], True)
@@ -110,7 +120,7 @@ def judge(
         rows = [{**head, **own, **row, **where} for row in make()]
         write(path, rows)
         progress(f"{part.name}: {path.stem}")
-    return True
+    return done
 
 
 def distances(
@@ -127,8 +137,8 @@ def distances(
     assert found is not None
     images, how = found
     seconds = snapshots_of(place).get(draw.step)
-    if seconds is None:
-        seconds = run.judged.get("seconds")
+    if seconds is None:  # the last weights, perhaps long after an evaluation
+        seconds = read_checkpoint(place / "run").seconds
     lost = how[0].get("diverged")
     warm = how[1:] or how  # the first file may have waited for a compiler
     spent = sum(h.get("seconds", 0.0) for h in warm)
@@ -177,6 +187,7 @@ def apart(task: ImageTask, extractor: Extractor, settings: Settings) -> results.
         "fid": fid.value,
         "fid_n": fid.counts[1],
         "convention": fid.convention,
+        "weights": fid.weights[:8],
     }
 
 
@@ -263,7 +274,7 @@ def collect(folder: Path) -> list[results.Row]:
     paths = sorted(folder.glob("*/rows/*.json"))
     rows = [row for path in paths for row in json.loads(path.read_text())]
     bits = {(r["data"], r["preset"], r["method"], r["size"], r["step"]): r for r in rows if r["kind"] == "bits"}  # fmt: skip
-    data: dict[str, results.Row] = {r["data"]: r for r in rows if r["kind"] == "data"}
+    data = {(r["data"], r["convention"]): r for r in rows if r["kind"] == "data"}
     kept = [row for row in rows if row["kind"] not in {"bits", "data"}]
     for row in kept:
         key = (row["data"], row["preset"], row["method"], row["size"], row["step"])

@@ -27,6 +27,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ... import checks
 from ...config import Config, ImageData, UNet
 from ...generation import Sampling
 from ...guard import Guard
@@ -54,6 +55,8 @@ class Clock:
     """
 
     def __init__(self, minutes: float | None = None) -> None:
+        if minutes is not None:
+            checks.not_negative(minutes=minutes)
         self.end = None if minutes is None else time.monotonic() + 60 * minutes
 
     @property

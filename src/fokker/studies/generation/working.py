@@ -9,12 +9,13 @@ import torch
 
 from collections.abc import Callable
 from pathlib import Path
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing import Any
 
 from .parts import Clock, Draw, Part, Settings, draws_of
+from ...checkpoints import first_line
 from ...generation import DivergedEnergy, generate, suited, tuned
 from ...runs import Run, load, read_checkpoint
 from ...samplers import Field
@@ -28,8 +29,13 @@ def snapshots_of(place: Path) -> dict[int, float]:
     r"""Returns the seconds of training of each snapshot in the folder of a part, by its step."""
     found = {}
     for path in sorted((place / "snapshots").glob("step-*.safetensors")):
-        with safe_open(path, "pt") as file:
-            found[int(path.stem[5:])] = float((file.metadata() or {})["seconds"])
+        try:
+            with safe_open(path, "pt") as file:
+                found[int(path.stem[5:])] = float((file.metadata() or {})["seconds"])
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(
+                f"{path}: expected a whole snapshot, got {first_line(error)}; delete it to go on"
+            ) from None
     return found
 
 
@@ -53,7 +59,8 @@ def train(
 ) -> bool:
     r"""Trains a part, from where it was stopped, and returns whether it is trained to the end.
 
-    One that diverges ends there: `diverged.txt` says why, and what was saved last is drawn from.
+    One that diverges ends there: `diverged.txt` says why, and what was saved last is drawn from. One
+    that is interrupted is saved, and raises.
 
     Arguments:
         part: The part.
@@ -87,7 +94,9 @@ def train(
 
     try:
         fit(config, target, resume=started, progress=tick, minutes=clock.left)
-    except Interrupted:
+    except Interrupted as stop:
+        if not stop.late:  # Ctrl-C ends the study
+            raise
         return False
     except Diverged as error:
         (place / "diverged.txt").write_text(f"{error}\n")
@@ -99,11 +108,39 @@ def images_of(place: Path, draw: Draw) -> tuple[Tensor, list[dict[str, Any]]] | 
     draw that diverged there are none, and how says why."""
     if (why := place / "samples" / draw.name / "diverged.json").exists():
         return torch.empty(0, dtype=torch.uint8), [json.loads(why.read_text())]
-    files = sorted((place / "samples" / draw.name).glob("*.npy"))
-    parts = [torch.from_numpy(np.load(path)) for path in files]
-    if sum(map(len, parts)) != draw.count:
-        return None
-    return torch.cat(parts), [json.loads(path.with_suffix(".json").read_text()) for path in files]
+    target, at, parts, hows = place / "samples" / draw.name, 0, [], []
+    for begin, n in held(target):
+        if begin > at:
+            return None
+        parts.append(torch.from_numpy(np.load(named(target, begin)))[at - begin :])
+        hows.append(json.loads(named(target, begin).with_suffix(".json").read_text()))
+        at = max(at, begin + n)
+    return (torch.cat(parts)[: draw.count], hows) if at >= draw.count else None
+
+
+def whole(path: Path) -> int:
+    r"""Returns the number of images in a file; zero if it, or what is said of it, is cut short."""
+    try:
+        json.loads(path.with_suffix(".json").read_text())
+        return len(np.load(path, mmap_mode="r"))
+    except (ValueError, EOFError, FileNotFoundError):
+        return 0
+
+
+def held(target: Path) -> list[tuple[int, int]]:
+    r"""Returns the first index and the number of the images in each file of a draw."""
+    return [(int(path.stem), n) for path in sorted(target.glob("*.npy")) if (n := whole(path))]
+
+
+def gaps(target: Path, count: int, chunk: int) -> list[tuple[int, int]]:
+    r"""Returns the first index and the number of the images to draw yet, at most a chunk each: those in
+    no file, whatever the chunks of the calls before."""
+    found, at = [], 0
+    for begin, n in [*held(target), (count, 0)]:
+        end = min(begin, count)
+        found += [(k, min(chunk, end - k)) for k in range(at, end, chunk)]
+        at = max(at, begin + n)
+    return found
 
 
 def sample(
@@ -128,12 +165,17 @@ def sample(
     assert isinstance(task, ImageTask)
     energy = suited(run, part.device)
     field = Field(energy, settings.compile)
+    snapshots_of(place)  # all are whole
     final = {k: v.clone() for k, v in energy.state_dict().items()}
     for draw in draws_of(part, run, folder, len(task.images["train"]), settings):
         target = place / "samples" / draw.name
         if (target / "diverged.json").exists():
             continue
-        todo = [k for k in range(0, draw.count, settings.chunk) if not named(target, k).exists()]
+        for path in sorted(target.glob("*.npy")):
+            if not whole(path):
+                progress(f"{part.name}: {path} is not whole, and is drawn again")
+                path.unlink()
+        todo = gaps(target, draw.count, settings.chunk)
         if not todo:
             continue
         if clock.over:
@@ -145,10 +187,9 @@ def sample(
             weights = {k: v.float() for k, v in load_file(path).items()}
         energy.load_state_dict(weights)  # in place: a compiled field sees them
         flow = None
-        for begin in todo:
+        for begin, n in todo:
             if clock.over:
                 return False
-            n = min(settings.chunk, draw.count - begin)
             try:
                 flow = flow or tuned(field, run.shape, draw.sampling, device=part.device)
                 own = (draw.sampling, 0, settings.chunk, begin, part.device, flow)
