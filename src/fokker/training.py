@@ -61,7 +61,7 @@ class Interrupted(Exception):
 
     def __init__(self, folder: Path, step: int) -> None:
         super().__init__(
-            f"stopped after step {step} and saved; resume with --resume --out {folder}"
+            f"stopped after step {step} and saved; resume with the same options and --resume --out {folder}"
         )
         self.folder, self.step = folder, step
 
