@@ -115,6 +115,34 @@ def test_the_command_adds_rows_and_replaces_old_ones(tmp_path, capsys) -> None:
         assert f"did you mean '{line}'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ('{"rows": [', [], "expected a file of results, got {out}: Expecting value"),
+        ('{"columns": []}', [], "expected a file of results, got {out}, which has no rows"),
+        ("[1]", [], "expected a file of results, got {out}, which has no rows"),
+        ('{"rows": [{"suite": "nets"}]}', [], "expected rows of fokker bench in {out}, got one"),
+        (None, [], "Is a directory"),
+        ("", ["--rounds", "0"], "expected rounds to be an integer >= 1, got 0"),
+        ("", ["--threads", "0"], "expected threads to be an integer >= 1, got 0"),
+    ],
+    ids=["half", "other", "list", "version", "folder", "rounds", "threads"],
+)
+def test_what_cannot_be_kept_is_not_timed(
+    tmp_path, capsys, monkeypatch, text, more, message
+) -> None:
+    monkeypatch.setattr("fokker.bench.bench", lambda *args, **kwargs: pytest.fail("timed"))
+    out = tmp_path / "bench.json"
+    out.mkdir() if text is None else out.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "--out", str(out), *more])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message.format(out=out) in error and error.count("\n") == 1
+    assert text is None or out.read_text() == text
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_every_name_of_a_network_can_be_made() -> None:
     net = replace(NETS["mlp-2d"], batch=20, build=lambda dtype: MLP(width=8))
     rows = bench(net, rounds=1, compile=False, rivals=False)

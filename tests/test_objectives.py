@@ -289,7 +289,7 @@ def test_restart_rate_and_source():
         (DCD(VE(), Stationary()), "a Langevin diffusion with Stationary"),
         (
             lambda e, x: DCD()(e, x, torch.Generator()),
-            "state to be None, got Generator; the generator is the fourth argument",
+            "state to be None, got Generator; the generator comes after it",
         ),
         (lambda e, x: PCD()(e, x, x), "state to be Particles or None, got Tensor"),
         (

@@ -51,6 +51,15 @@ def test_what_the_readme_says_of_generation():
     assert f"where the paper has {tables.PUBLISHED['celeba32']}" in text
 
 
+def test_a_method_of_which_a_seed_diverges_is_not_said_to_diverge_at_all():
+    row = {"data": "rings", "library": "fokker", "preset": "paper", "method": "cd"}
+    row |= {"fisher_gap": 0.1, "kl": 0.2, "off_mass": 0.3}
+    cell = lambda *fates: tables.toy_matrix([row | {"diverged": f} for f in fates]).split("|")[-2]
+    assert cell(True, True, True) == " diverged "
+    assert cell(True, False, False) == " diverged 1 of 3 "
+    assert cell(False, False, False) == " 10 / 0.2 / 30 "
+
+
 def test_growth_is_a_table_a_quantity():
     row = lambda suite, name, batch, shape, x: {
         "suite": suite, "name": name, "batch": batch, "shape": shape, "x_plain": x

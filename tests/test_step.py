@@ -259,3 +259,140 @@ def test_tracing_again_and_again_keeps_nothing():
         )
 
     assert held() == held()
+
+
+class Written(nn.Module):
+    r"""Sums collected in places that start alike, by operations in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 1), nn.Linear(2, 1)
+
+    def forward(self, x):
+        a, b = x.new_zeros(len(x)), x.new_zeros(len(x))
+        a += self.first(x).sin()[:, 0]
+        b.unflatten(0, (-1, 2)).add_(self.second(x).cos().reshape(-1, 2))
+        c, d = b * 2, (b.unflatten(0, (-1, 2)) * 2).flatten()
+        b += self.first(x).cos()[:, 0]
+        return a + a * b + c * d + b * 2
+
+
+def test_what_is_written_in_place_is_not_shared() -> None:
+    energy, x = Written(), torch.randn(8, 2)
+    expected, out = eager(energy, ScoreMatching(), x, None, None)
+    got = Step(energy, ScoreMatching())(x)
+    torch.testing.assert_close(got.loss, out.loss.detach())
+    for name, g in expected.items():
+        torch.testing.assert_close(got.gradients[name], g)
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_the_gradient_of_a_sum_can_be_written_to(slices) -> None:
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scales = nn.Parameter(torch.rand(3))
+
+        def forward(self, x):
+            return x.square().sum(1) * self.scales.sum()
+
+    energy, x = Scaled(), torch.randn(8, 2)
+    Step(energy, ScoreMatching(), slices=slices)(x).assign(energy)
+    torch.nn.utils.clip_grad_norm_(energy.parameters(), 1e-3)
+    torch.testing.assert_close(energy.scales.grad.norm(), torch.tensor(1e-3))
+
+
+def same_as_eager(step: Step, x) -> None:
+    expected, out = eager(step.energy, step.objective, x, None, torch.Generator().manual_seed(0))
+    got = step(x, None, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(got.loss, out.loss.detach())
+    assert got.gradients.keys() == expected.keys()
+    for name, g in expected.items():
+        torch.testing.assert_close(got.gradients[name], g)
+
+
+def test_parameters_that_are_frozen_are_left_alone_and_read_anew() -> None:
+    energy, x = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3))), torch.randn(8, 2)
+    energy.append(Squares())
+    step = Step(energy, DenoisingScoreMatching())
+    for frozen in (0, 1):  # of one shape: only the name tells them apart
+        energy.requires_grad_(True)
+        energy[frozen].requires_grad_(False)
+        same_as_eager(step, x)
+    energy.zero_grad()
+    step(x).assign(energy)
+    assert energy[1].weight.grad is None and energy[0].weight.grad is not None
+    energy[1].weight.data = torch.randn(2, 2)
+    same_as_eager(step, x)
+    with pytest.raises(ValueError, match="a parameter to train, got none"):
+        Step(energy.requires_grad_(False), ScoreMatching())(x)
+
+
+class Squares(nn.Module):
+    def forward(self, x):
+        return x.sin().square().sum(1)
+
+
+class Modal(nn.Module):
+    r"""An energy that is another one in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(2))
+
+    def forward(self, x):
+        return ((x.cos() if self.training else x) * self.scale).square().sum(1)
+
+
+def test_a_step_follows_the_mode_of_the_energy() -> None:
+    step, x = Step(Modal(), ScoreMatching()), torch.randn(8, 2)
+    for mode in (True, False, True):
+        step.energy.train(mode)
+        same_as_eager(step, x)
+    assert len(step.traces) == 2
+
+
+def test_a_step_follows_autocast() -> None:
+    energy, x = MLP(width=16).float(), torch.randn(8, 2, dtype=torch.float32)
+    step = Step(energy, DenoisingScoreMatching())
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            expected, _ = eager(energy, step.objective, x, None, torch.Generator().manual_seed(0))
+            got = step(x, None, torch.Generator().manual_seed(0)).gradients
+        for name, g in expected.items():
+            torch.testing.assert_close(got[name], g, rtol=1e-2 if enabled else 1e-5, atol=1e-5)
+    assert len(step.traces) == 2
+
+
+def test_a_step_takes_every_layout() -> None:
+    class Picture(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3 * 4 * 4, 1)
+
+        def forward(self, x):
+            return self.layer(x.sin().reshape(len(x), -1))[:, 0].square()
+
+    step, x = Step(Picture(), DenoisingScoreMatching()), torch.randn(8, 3, 4, 4)
+    same_as_eager(step, x)
+    same_as_eager(step, x.to(memory_format=torch.channels_last))
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "message"),
+    [
+        (torch.randn(0, 2), None, r"B >= 1 points .* got shape \(0, 2\)"),
+        (torch.ones(3, 2, dtype=torch.long), None, "a floating dtype, got torch.int64"),
+        (torch.full((3, 2), torch.nan), None, "to be finite, got 3 of 3 points"),
+        (torch.randn(3, 2), torch.Generator(), "state to be None, got Generator"),
+    ],
+    ids=["empty", "integers", "nan", "generator"],
+)
+def test_a_step_names_what_it_cannot_take(x, state, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        Step(Modal(), ScoreMatching())(x, state)
+
+
+def test_a_step_asks_for_a_module() -> None:
+    with pytest.raises(ValueError, match=r"an energy that is an nn.Module, got <function"):
+        Step(lambda x: x.square().sum(1), ScoreMatching())

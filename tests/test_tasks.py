@@ -1,5 +1,6 @@
 r"""A user's own table: trained, judged against a known density, scored."""
 
+import csv
 import json
 import math
 import numpy as np
@@ -13,6 +14,7 @@ from fokker import fit, load
 from fokker.analytic import GaussianMixture
 from fokker.cli import main
 from fokker.config import Network, Optimization, TableData
+from fokker.data.table import read_table
 from fokker.energies import Quadratic
 from fokker.presets import table_config
 from fokker.report import write_report
@@ -130,6 +132,33 @@ def test_a_table_of_too_many_columns_is_refused_before_it_is_judged(tmp_path):
     np.save(path, np.random.default_rng(0).normal(size=(20, 1025)))
     with pytest.raises(ValueError, match=r"x.npy: expected at most 1024 columns, got 1025"):
         TableTask(TableData(str(path)), 0)
+
+
+def test_a_column_that_is_constant_among_the_training_rows_is_named_with_its_file(tmp_path):
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    values[:, 1] = 0.0
+    for row in torch.randperm(20, generator=torch.Generator().manual_seed(0))[:2]:
+        values[row, 1] = 1.0  # among those held out
+    np.save(path := tmp_path / "x.npy", values)
+    said = r"x.npy, rows to train on: expected column 'x1' to vary, got 0.0 in all 16 rows$"
+    with pytest.raises(ValueError, match=said):
+        TableTask(TableData(str(path)), 0)
+
+
+def test_samples_can_be_read_again_whatever_the_columns_are_called(tmp_path, capsys):
+    names, path = ("温度, °C", 'say "hi"'), tmp_path / "x.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = np.random.default_rng(0).normal(size=(40, 2)).tolist()
+        csv.writer(file).writerows([names, *rows])
+    base = table_config(str(path))
+    optimization = Optimization(steps=1, batch=8)
+    config = replace(base, network=replace(base.network, width=8), optimization=optimization)
+    folder = fit(config, tmp_path / "run").path
+    main(["sample", str(folder), "-n", "5", "-o", str(tmp_path / "s.csv")])
+    drawn = read_table(tmp_path / "s.csv")
+    assert drawn.columns == names and torch.equal(drawn.values, load(folder).sample(5))
+    main(["score", str(folder), str(tmp_path / "s.csv"), "-o", str(tmp_path / "o.csv")])
+    assert "5 points" in capsys.readouterr().out
 
 
 def test_mass_far_from_all_rows_is_found(points):

@@ -117,7 +117,9 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
 
-    with pytest.raises(Interrupted, match=r"after step 3 and saved; resume with --resume --out"):
+    with pytest.raises(
+        Interrupted, match=r"after step 3 and saved; resume with the same options and --resume"
+    ):
         fit(CONFIG, tmp_path / "run", progress=interrupt)
     assert read_checkpoint(tmp_path / "run").step == 3
     run = fit(CONFIG, tmp_path / "run", resume=True)

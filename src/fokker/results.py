@@ -28,6 +28,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .checkpoints import first_line
+
 Row = dict[str, Any]
 
 
@@ -94,7 +96,14 @@ def save(
 
 def load(path: Path) -> Row:
     r"""Reads a file that `save` wrote."""
-    return json.loads(path.read_text())
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:  # no text, or no JSON
+        raise ValueError(f"expected a file of results, got {path}: {first_line(error)}") from None
+    rows = content.get("rows") if isinstance(content, dict) else None
+    if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+        raise ValueError(f"expected a file of results, got {path}, which has no rows")
+    return content
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -35,8 +35,10 @@ of a slice. No operation on a row is done twice, but what is done once a batch (
 to read, the moments of its rows) is done S times. The number of the slice is an input of the graph, so
 there is one trace and one compilation for all.
 
-Tracing fixes shapes, dtypes and devices; `Step` traces again when they change. It asks of an objective
-what compilation asks: no branch on the value of a tensor.
+Tracing fixes shapes, layouts, dtypes and devices, which parameters are trained, whether a module is in its
+training mode, and autocast; `Step` traces again when one of them changes. All else that is no tensor is
+fixed for good by the first trace: a step asks of an energy and an objective what compilation asks, no
+branch on the value of a tensor, and no randomness but torch's.
 
 **Cost.** Tracing takes about as long as a few eager steps of the network. The compiler takes seconds
 for the networks of the 2-D study and minutes for those of images (`results/bench.json`), and keeps
@@ -66,6 +68,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
 from . import checks
+from .checks import brief
 from .derivatives import EnergyLike
 from .graphs import Captured
 from .objectives import WHOLE, Objective, Output, Share, interleave
@@ -142,13 +145,42 @@ class Drawing(TorchDispatchMode):
         return out
 
 
+def written(graph: Graph) -> set[Node]:
+    r"""Returns the nodes whose memory some operation of a graph writes to: results, and views of them."""
+    roots: dict[Node, Node] = {}  # the node that first had the memory of each
+    dirty: set[Node] = set()
+    for node in graph.nodes:
+        roots[node] = node
+        if node.target is operator.getitem:
+            roots[node] = roots[node.args[0]]
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        schema = node.target._schema.arguments
+        given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
+        for argument in schema:
+            if (alias := argument.alias_info) is None:
+                continue
+            for held in pytree.tree_leaves(given.get(argument.name)):
+                if isinstance(held, Node):
+                    roots[node] = roots[held]
+                    dirty |= {roots[held]} if alias.is_write else set()
+    return {node for node, root in roots.items() if root in dirty}
+
+
 def share(graph: Graph) -> None:
-    r"""Does every operation once that a graph does several times on the same operands."""
+    r"""Does every operation once that a graph does several times on the same operands.
+
+    Not where memory is written to: there the same operation finds another value, or must have a place of
+    its own for what it returns.
+    """
     seen: dict[Any, Node] = {}
+    dirty = written(graph)
     for node in graph.nodes:
         target = node.target
         pure = isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
         if node.op != "call_function" or not (pure or target is operator.getitem):
+            continue
+        if node in dirty or not dirty.isdisjoint(node.all_input_nodes):
             continue
         key = (target, *pytree.tree_flatten((node.args, node.kwargs)))
         key = (key[0], tuple((type(a), a) for a in key[1]), key[2])
@@ -296,13 +328,15 @@ def apart(named: dict[str, Tensor], others: Iterable[Tensor]) -> dict[str, Tenso
     r"""Returns tensors that share memory neither with each other nor with others: each may be written to.
 
     What is done once is there once: the biases of two branches that are added have one gradient, and a
-    parameter that is its own gradient is that gradient. To clip such a one in place would be wrong.
+    parameter that is its own gradient is that gradient. To clip such a one in place would be wrong. Nor
+    do the elements of one share it, as those of the gradient of a sum do, which is a number expanded.
     """
     seen = {t.untyped_storage().data_ptr() for t in others}
     out = {}
     for name, t in named.items():
         place = t.untyped_storage().data_ptr()
-        out[name] = t.clone() if place in seen else t
+        expanded = any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True))
+        out[name] = t.clone() if expanded or place in seen else t
         seen.add(place)
     return out
 
@@ -318,7 +352,8 @@ class Gradients(NamedTuple):
     def assign(self, energy: nn.Module) -> None:
         r"""Hands the gradients to the parameters of an energy, for an optimizer."""
         for name, p in energy.named_parameters():
-            p.grad = self.gradients[name]
+            if p.requires_grad:
+                p.grad = self.gradients[name]
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:
@@ -337,7 +372,7 @@ class Step:
         adam.step()
 
     Arguments:
-        energy: The energy; its parameters are read anew at each call.
+        energy: The energy; its parameters and buffers are read anew at each call.
         objective: The objective.
         compile: Whether the step is compiled, and on a GPU captured.
         share: The share of a rank, if there are several. The batch is the whole one in any case, the
@@ -354,6 +389,8 @@ class Step:
         slices: int = 1,
     ) -> None:
         checks.positive_integer(slices=slices)
+        if not isinstance(energy, nn.Module):
+            raise ValueError(f"expected an energy that is an nn.Module, got {brief(energy)}")
         self.energy, self.objective, self.compile = energy, objective, compile
         self.parts = share.cut(slices)
         self.pure = bind(energy, objective, self.parts[0])
@@ -364,12 +401,17 @@ class Step:
         self, x: Tensor, state: Any = None, generator: torch.Generator | None = None
     ) -> Gradients:
         r"""Returns gradients and loss on a batch; see `Objective`."""
-        params = {k: p.detach() for k, p in self.energy.named_parameters() if p.requires_grad}
-        own = (params, dict(self.energy.named_buffers()), x)
+        self.objective.accept(state)
+        named = dict(self.energy.named_parameters())
+        params = {k: p.detach() for k, p in named.items() if p.requires_grad}
+        others = {k: p.detach() for k, p in named.items() if not p.requires_grad}
+        own = (params, others | dict(self.energy.named_buffers()), x)
         inputs = [(*own, *piece) for piece in self.pieces(x, tuple(state or ()))]
-        key = tuple((t.shape, t.dtype, t.device) for t in pytree.tree_leaves(inputs[0]))
+        key = self.key(inputs[0])
         if key not in self.traces:
-            self.even(len(x))
+            self.even(len(checks.points(x)))
+            if not params:
+                raise ValueError("expected an energy with a parameter to train, got none")
             how = {"compile": self.compile, "capture": self.compile and x.is_cuda}
             self.traces[key] = trace(self.pure, *inputs[0], **how)
             self.draws[key] = self.whole(*inputs[0])
@@ -396,6 +438,18 @@ class Step:
             info = {name: mean([own[name] for own in infos]) for name in info}
         return Gradients(total, loss, self.objective.restore(after), info)
 
+    def key(self, inputs: tuple[Any, ...]) -> Any:
+        r"""Returns all that a trace depends on."""
+        params, buffers, x, *_ = inputs
+        leaves = pytree.tree_leaves(inputs)
+        kind = x.device.type
+        return (
+            (*params, None, *buffers),
+            tuple((t.shape, t.stride(), t.dtype, t.device) for t in leaves),
+            tuple(module.training for module in self.energy.modules()),
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+        )
+
     def even(self, batch: int) -> None:
         r"""Raises unless every slice of every rank has as many rows of a batch."""
         self.parts[0].even(batch=batch)
@@ -403,7 +457,7 @@ class Step:
     def pieces(self, x: Tensor, state: tuple[Tensor, ...]) -> list[tuple[Any, ...]]:
         r"""Returns what the slices do not have in common: their rows of the state, and their number."""
         if len(self.parts) == 1:
-            return [(state,)]
+            return [(tuple(t.contiguous() for t in state),)]
         cuts = WHOLE.cut(len(self.parts))
         for t in state:
             cuts[0].even(state=len(t))

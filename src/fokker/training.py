@@ -62,7 +62,7 @@ class Interrupted(Exception):
 
     def __init__(self, folder: Path, step: int, late: bool = False) -> None:
         super().__init__(
-            f"stopped after step {step} and saved; resume with --resume --out {folder}"
+            f"stopped after step {step} and saved; resume with the same options and --resume --out {folder}"
         )
         self.folder, self.step, self.late = folder, step, late
 

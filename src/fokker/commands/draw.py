@@ -2,6 +2,7 @@ r"""`fokker sample | denoise`: points and images from a trained run."""
 
 __all__ = ["Denoise", "Sample"]
 
+import csv
 import numpy as np
 import torch
 import tyro
@@ -84,7 +85,8 @@ class Sample:
             np.save(out, x)
         else:
             names = run.energy.columns if isinstance(run.energy, TableEnergy) else ("x0", "x1")
-            np.savetxt(out, x, delimiter=",", header=",".join(names), comments="")
+            with out.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([names, *x.tolist()])
         print(f"{n} points: {out}, by {run.weights}")
 
 

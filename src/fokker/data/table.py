@@ -212,7 +212,9 @@ class Standardize:
         names = columns or numbered(x.shape[1])
         for name, low, high in zip(names, x.amin(0).tolist(), x.amax(0).tolist(), strict=True):
             if low == high:
-                raise ValueError(f"expected column {name!r} to vary, got {low} in all its rows")
+                raise ValueError(
+                    f"expected column {checks.brief(name, 40)} to vary, got {low} in all {len(x)} rows"
+                )
         std, mean = torch.std_mean(x, dim=0, correction=0)
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 

@@ -99,13 +99,17 @@ class Objective(abc.ABC):
             state: The state that the last call returned; `None` at first.
             generator: The source of randomness.
         """
+        self.accept(state)
+        return self.compute(energy, checks.points(x), state, generator)
+
+    def accept(self, state: Any) -> None:
+        r"""Raises unless a state is one of this objective, or `None`."""
         if state is not None and not isinstance(state, self.carries):
             expected = "None" if self.carries is type(None) else f"{self.carries.__name__} or None"
             raise ValueError(
-                f"expected state to be {expected}, got {type(state).__name__}; the generator is the"
-                " fourth argument"
+                f"expected state to be {expected}, got {type(state).__name__}; the generator comes"
+                " after it"
             )
-        return self.compute(energy, checks.points(x), state, generator)
 
     def restore(self, tensors: Sequence[Tensor]) -> Any:
         r"""Returns the state that consists of these tensors, as saved; `None` if of none."""

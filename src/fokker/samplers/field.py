@@ -85,7 +85,7 @@ class Field:
         level = constant(sigma, x)
         if not self.compile:
             return function(self.energy, x, level)
-        key = (function, x.shape, x.dtype, x.device)
+        key = (function, x.shape, x.stride(), x.dtype, x.device)
         if key not in self.traces:
             self.traces[key] = trace(partial(function, self.energy), x, level, compile=True)
         traced = self.traces[key]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from rich.console import Console
 from rich.table import Table
-from typing import Literal
+from typing import ClassVar, Literal
 
-from .. import results, tables
+from .. import checks, results, tables
 from ..config import unknown
 from ..data import PLANAR
 
@@ -262,6 +262,18 @@ class Bench:
     Rows are added to the file after each network; a row that is timed again replaces the old one.
     Compiled code is kept in the folder that TORCHINDUCTOR_CACHE_DIR names."""
 
+    KEY: ClassVar = (
+        "suite",
+        "library",
+        "name",
+        "net",
+        "batch",
+        "shape",
+        "device",
+        "precision",
+        "compiled",
+    )  # what tells rows apart
+
     nets: tuple[str, ...] = ("mlp-2d",)
     """The networks: mlp-2d, wrn-28-10, wrn-16-8, wrn-10-1, unet-15m, unet-fused."""
     names: tuple[str, ...] = ()
@@ -295,6 +307,11 @@ class Bench:
             for step in self.names:
                 if step not in known:
                     raise unknown(step, known, f"a step of {name}", "--names")
+        checks.positive_integer(rounds=self.rounds, threads=self.threads)
+        self.before()  # what cannot be kept is not timed
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        with (partial := self.out.with_suffix(".partial")).open("w"):
+            partial.unlink()
         torch.set_num_threads(self.threads)
         console = Console()
         if self.growth:
@@ -321,11 +338,20 @@ class Bench:
         figures.bench(results.load(self.out)["rows"], figure)
         console.print(f"figures: {self.out}, {figure}")
 
+    def before(self) -> list[results.Row]:
+        r"""Returns the rows of the file, none if there is no file."""
+        rows = results.load(self.out)["rows"] if self.out.exists() else []
+        for row in rows:
+            if lacks := [field for field in self.KEY if field not in row]:
+                raise ValueError(
+                    f"expected rows of fokker bench in {self.out}, got one without {lacks[0]}"
+                )
+        return rows
+
     def keep(self, fresh: list[results.Row]) -> None:
         r"""Adds rows to the file, in place of the same ones from before."""
-        fields = ("suite", "library", "name", "net", "batch", "shape", "device", "precision")
-        key = lambda row: tuple(str(row[field]) for field in (*fields, "compiled"))
-        old = results.load(self.out)["rows"] if self.out.exists() else []
+        key = lambda row: tuple(str(row[field]) for field in self.KEY)
+        old = self.before()
         fresh = [{**row, "commit": results.commit()} for row in fresh]
         new = {key(row) for row in fresh}
         rows = [row for row in old if key(row) not in new] + fresh

@@ -106,7 +106,7 @@ def toy_rows(rows: Sequence[results.Row]) -> list[list[str]]:
 
 def toy_matrix(rows: Sequence[results.Row]) -> str:
     r"""Returns the 2-D study as one line a method and one column a set: Fisher gap in %, KL in
-    nats and mass off the data in %, the means over seeds."""
+    nats and mass off the data in %, the means over seeds; no means where a seed diverged."""
     sets = list(dict.fromkeys(row["data"] for row in rows))
     lines = []
     known = {(row["library"], row["preset"], row["method"]) for row in rows}
@@ -120,8 +120,9 @@ def toy_matrix(rows: Sequence[results.Row]) -> str:
                 for row in rows
                 if row["data"] == name and (row["library"], row["preset"], row["method"]) == key
             ]
-            if any(row["diverged"] for row in group):
-                line.append("diverged")
+            if fell := sum(row["diverged"] for row in group):
+                some = f" {fell} of {len(group)}" if fell < len(group) else ""
+                line.append(f"diverged{some}")
                 continue
             gaps = [row["fisher_gap"] for row in group]
             gap = "–" if None in gaps else f"{100 * statistics.fmean(gaps):.2g}"

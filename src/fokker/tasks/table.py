@@ -61,7 +61,10 @@ class TableTask(Task):
         rows = split(len(table.values), data.held_out, seed)
         self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
         train, validation, test = (table.values[which] for which in rows)
-        self.standardize = Standardize.fit(train, table.columns)
+        try:
+            self.standardize = Standardize.fit(train, table.columns)
+        except ValueError as error:
+            raise ValueError(f"{data.path}, rows to train on: {error}") from None
         self.train, self.validation, self.test = map(self.standardize, (train, validation, test))
 
     def check(self, card: dict[str, Any]) -> None:
