@@ -116,6 +116,8 @@ def test_sigma_is_estimated():
     for sigma in (0.05, 0.3, 0.9):
         x = ramp + sigma * torch.randn(ramp.shape, generator=generator)
         assert estimate_sigma(x).tolist() == pytest.approx([sigma] * 2, rel=0.06)
+    dark = -1 + 0.3 * torch.randn(ramp.shape, generator=generator)
+    assert (estimate_sigma(dark.clamp(-1, 1)) < 0.7 * 0.3).all()  # as the docstring says
     with pytest.raises(ValueError, match="images"):
         estimate_sigma(ramp[0])
 
