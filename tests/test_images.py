@@ -464,6 +464,7 @@ def test_the_name_of_a_set(tmp_path, monkeypatch):
     assert [name_of(source) for source in (".", "../pets/", Path())] == ["pets"] * 3
     monkeypatch.chdir(tmp_path)
     assert name_of("mnist") == "mnist"  # known by name, whatever lies here
+    assert name_of(tmp_path / "mnist") == "mnist"  # a link is called as it is called
 
 
 def test_the_hub_ids():

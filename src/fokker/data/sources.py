@@ -108,7 +108,7 @@ def name_of(source: str | Path) -> str:
     r"""Returns the name of a set: of its folder, wherever that is seen from, or of a set by name."""
     if isinstance(source, str) and source in SETS:
         return source
-    return Path(source).resolve().name.replace(":", "-")
+    return Path(os.path.abspath(source)).name.replace(":", "-")  # a link has a name of its own
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
