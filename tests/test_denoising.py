@@ -6,6 +6,7 @@ import torch
 
 from fokker.denoising import denoise, denoise_picture, errors, estimate_sigma, ssim
 from fokker.energies import Quadratic
+from torch.utils._python_dispatch import TorchDispatchMode
 
 S2 = 0.5**2  # the variance of the clean pixels
 
@@ -115,6 +116,8 @@ def test_sigma_is_estimated():
     for sigma in (0.05, 0.3, 0.9):
         x = ramp + sigma * torch.randn(ramp.shape, generator=generator)
         assert estimate_sigma(x).tolist() == pytest.approx([sigma] * 2, rel=0.06)
+    dark = -1 + 0.3 * torch.randn(ramp.shape, generator=generator)
+    assert (estimate_sigma(dark.clamp(-1, 1)) < 0.7 * 0.3).all()  # as the docstring says
     with pytest.raises(ValueError, match="images"):
         estimate_sigma(ramp[0])
 
@@ -130,6 +133,79 @@ def test_a_picture_of_any_size(size, own, trained):
     noise = 0.09 * (3 if (own, trained) == (1, 3) else 1)
     assert torch.allclose(out, (picture * S2 / (S2 + noise)).clamp(-1, 1), atol=1e-5)
     assert sigma == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("trained", [(9, 9), (15, 7), (3, 8), (1, 1), (2, 2)])
+def test_tiles_of_odd_sides_leave_no_trace(trained):
+    picture = 0.3 * torch.randn(1, 20, 33, generator=torch.Generator().manual_seed(0))
+    out, _ = denoise_picture(EveryLevel(), picture, (1, *trained), 0.3)
+    assert torch.allclose(out, (picture * S2 / (S2 + 0.09)).clamp(-1, 1))
+
+
+class Largest(TorchDispatchMode):
+    r"""Remembers the number of elements of the largest tensor that is made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not out._is_view():
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+def test_a_large_picture_is_not_held_in_tiles_at_once():
+    picture = torch.zeros(1, 400, 40)  # tiles that overlap by half are four pictures
+    with Largest() as seen:
+        denoise_picture(EveryLevel(), picture, (1, 8, 8), 0.3)
+    assert seen.elements < 2 * picture.numel()
+
+
+@pytest.mark.parametrize("rule", ["one-step", "given", "descent", "posterior"])
+def test_a_picture_by_every_rule(rule):
+    picture = 0.3 * torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    own = {"level": 0.3, "rule": rule}
+    first, _ = denoise_picture(at_level(0.3), picture, (1, 8, 8), 0.6, **own)
+    again, _ = denoise_picture(at_level(0.3), picture, (1, 8, 8), 0.6, **own)
+    assert torch.equal(first, again)  # chains have their own seed
+    if rule != "posterior":  # which is random, another in each tile
+        expected = denoise(at_level(0.3), picture[None], 0.6, **own)[0]
+        assert torch.allclose(first, expected.clamp(-1, 1))
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.3, math.nan, math.inf])
+@pytest.mark.parametrize("energy", [EveryLevel(), at_level(0.3)])
+def test_refused_noise(energy, sigma):
+    x = torch.zeros(2, 1, 8, 8)
+    for given in (sigma, torch.tensor([0.3, sigma])):
+        with pytest.raises(ValueError, match="expected sigma to be a finite number > 0, got"):
+            denoise(energy, x, given, level=0.3)
+
+
+def test_refused_images():
+    with pytest.raises(ValueError, match=r"expected sigma of shape \(\) or \(2,\), got \(3,\)"):
+        denoise(EveryLevel(), torch.zeros(2, 1, 8, 8), torch.full((3,), 0.3))
+    with pytest.raises(ValueError, match="expected level to be a finite number > 0, got 0"):
+        denoise(at_level(0.3), torch.zeros(2, 1, 8, 8), 0.3, level=0.0)
+    bad = torch.full((1, 8, 8), math.nan)
+    for what in (
+        lambda: denoise(EveryLevel(), bad[None], 0.3),
+        lambda: denoise_picture(EveryLevel(), bad, (1, 8, 8), 0.3),
+        lambda: estimate_sigma(bad[None]),
+    ):
+        with pytest.raises(ValueError, match="to be finite, got 1 of 1"):
+            what()
+    with pytest.raises(ValueError, match="the picture to have shape"):
+        denoise_picture(EveryLevel(), torch.zeros(1, 0, 8), (1, 8, 8), 0.3)
+
+
+@pytest.mark.parametrize("size", [(1, 9), (9, 1), (1, 1)])
+def test_a_line_of_pixels(size):
+    picture = torch.full((1, *size), 0.2)
+    with pytest.raises(ValueError, match=f"2 pixels a side .* got {size[0]}x{size[1]}; give its"):
+        denoise_picture(EveryLevel(), picture, (1, 8, 8))
+    out, _ = denoise_picture(EveryLevel(), picture, (1, 8, 8), 0.3)
+    assert torch.allclose(out, picture * S2 / (S2 + 0.09))
 
 
 def test_a_picture_says_what_is_wrong():

@@ -135,15 +135,141 @@ def test_images_smaller_than_the_window_of_ssim(tmp_path):
     assert all(row["psnr"] > 0 for row in rows)
 
 
+def refused(capsys, *args):
+    r"""Returns the one line that a command refuses its arguments with."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(arg) for arg in args])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
 def test_denoise_says_what_is_wrong(tmp_path, capsys, trained):
-    for args, line in (
-        ([str(trained), str(tmp_path / "none.png")], "none.png"),
-        ([str(tmp_path / "no-run"), "a.png"], "run folder"),
+    assert "none.png" in refused(capsys, "denoise", trained, tmp_path / "none.png")
+    assert "run folder" in refused(capsys, "denoise", tmp_path / "no-run", "a.png")
+    picture, out = tmp_path / "in.png", tmp_path / "out.png"
+    save_png(picture, 0.3 * torch.randn(1, 30, 45))
+    save_png(thin := tmp_path / "thin.png", torch.zeros(1, 9, 1))
+    say = lambda *options: refused(capsys, "denoise", trained, picture, "-o", out, *options)
+    assert "expected sigma to be a finite number > 0, got nan" in say("--sigma", "nan")
+    for bad in ("0", "-1", "inf"):
+        assert "expected add_noise to be a finite number > 0" in say("--add-noise", bad)
+    assert "expected rule to be one of one-step, given" in say("--rule", "guess")
+    assert "expected no rule for" in say("--rule", "descent")
+    line = refused(capsys, "denoise", trained, thin, "-o", out)
+    assert "thin.png: expected 2 pixels a side or more" in line
+    # before any work is done
+    line = refused(capsys, "denoise", "no-run", picture, "-o", tmp_path / "no" / "out.png")
+    assert "no/out.png: expected a folder" in line
+    assert "x.jpg: expected a name" in refused(capsys, "denoise", "no", picture, "-o", "x.jpg")
+    assert not out.exists()
+
+
+def test_denoise_does_not_write_over_the_picture(tmp_path, capsys, trained):
+    picture, link = tmp_path / "a-noisy.png", tmp_path / "link.png"
+    save_png(picture, 0.3 * torch.randn(1, 30, 45))
+    link.symlink_to(picture)
+    content = picture.read_bytes()
+    for options in (["-o", picture], ["-o", link], ["-o", tmp_path / "a.png", "--add-noise", "1"]):
+        line = refused(capsys, "denoise", trained, picture, *options)
+        assert "expected to write to another file than the picture" in line
+    assert picture.read_bytes() == content
+
+
+@pytest.mark.filterwarnings("always")  # one line each, and no error
+def test_denoise_warns_of_levels_that_were_not_trained_on(tmp_path, capsys, trained):
+    save_png(picture := tmp_path / "in.png", 0.3 * torch.randn(1, 8, 8))
+    command = ["denoise", str(trained), str(picture), "-o", str(tmp_path / "o.png"), "--sigma"]
+    for sigma, count in (("0.3", 0), ("0.05", 1), ("50", 1)):
+        main([*command, sigma])
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == count
+        assert all(f"trained on, 0.1 to 1, got {sigma}; the result" in line for line in lines)
+
+
+def test_denoise_with_an_energy_of_one_level(tmp_path, capsys):
+    one = config(Noisy(level=0.3), network=ResNet(10, 1), data=ImageData(MINI, size=9))
+    run = fit(one, tmp_path / "run")  # of an odd side
+    save_png(picture := tmp_path / "in.png", 0.3 * torch.randn(1, 8, 11))
+    seen = set()
+    for rule in (None, "given", "descent", "posterior"):
+        options = [] if rule is None else ["--rule", rule]
+        out = tmp_path / f"{rule}.png"
+        main(["denoise", str(run.path), str(picture), "--sigma", "0.6", "-o", str(out), *options])
+        assert f"by the rule {rule or 'one-step'} from level 0.3" in capsys.readouterr().out
+        assert read_png(out).shape == (1, 8, 11)
+        seen.add(out.read_bytes())
+    assert len(seen) > 1
+
+
+def test_training_says_what_is_wrong_before_it_starts(tmp_path, capsys):
+    out = tmp_path / "run"
+    say = lambda *options: refused(
+        capsys, "train", "denoising", "--data", MINI, "--out", out, *options
+    )
+    paper = ("--preset", "paper", "--objective", "cd")
+    assert "no width for the Wide ResNet" in say(*paper, "--width", "8")
+    assert "form to be one of pool, sum, square, got 'inner'" in say(*paper, "--form", "inner")
+    assert "form to be one of inner, square, pool, sum, got 'x'" in say("--form", "x")
+    assert "no form for reference" in say("--objective", "reference", "--form", "sum")
+
+
+def test_faults_of_the_data_are_found_before_training(tmp_path):
+    few, out = tmp_path / "few", tmp_path / "run"
+    few.mkdir()
+    for name in ("b.png", "c.png"):  # by their hashes both are to train on
+        save_png(few / name, torch.zeros(1, 8, 8))
+    with pytest.raises(ValueError, match="expected images in test, got none of its 2"):
+        fit(config(data=ImageData(str(few))), out)
+    with pytest.raises(ValueError, match="sides that are multiples of 4, got 30x30; a size"):
+        fit(config(data=ImageData(MINI, size=30)), out)
+    assert not out.exists()
+
+
+def test_the_form_of_the_energy_is_an_option(tmp_path):
+    base = ["train", "denoising", "--data", MINI, "--size", "8", "--batch", "2", "--steps", "1"]
+    for form in ("sum", "square"):
+        out = tmp_path / form
+        main([*base, "--width", "8", "--form", form, "--out", str(out)])
+        assert load(out).config.network.form == form
+
+
+def test_the_report_counts_its_images(tmp_path):
+    few = tmp_path / "few"
+    for split in ("train", "test"):
+        (few / split).mkdir(parents=True)
+        save_png(few / split / "0.png", torch.zeros(1, 8, 8))
+    run = fit(config(data=ImageData(str(few))), tmp_path / "run")
+    main(["report", str(run.path)])
+    assert "Errors of this one test image" in (run.path / "report.html").read_text()
+
+
+def test_a_study_is_not_mixed_with_another(tmp_path, capsys):
+    part = denoising.Part(MINI, "fokker", "reference", steps=1, batch=2, quick=True)
+    denoising.run(part, tmp_path, count=2)
+    denoising.run(part, tmp_path, count=2)  # done
+    for other, count, line in (
+        (replace(part, quick=False, steps=3), 2, "train_images 6, got 2; give another --out"),
+        (part, 3, "images 3, got 2; give another --out"),
     ):
-        with pytest.raises(SystemExit) as stop:
-            main(["denoise", *args])
-        assert stop.value.code == 2
-        assert line in capsys.readouterr().err
+        with pytest.raises(ValueError, match=line):
+            denoising.run(other, tmp_path, count)
+    with pytest.raises(ValueError, match="expected images to be an integer >= 1, got 0"):
+        denoising.run(part, tmp_path / "other", 0)
+    study = ("reproduce", "denoising", "--data", MINI)
+    assert "sets of different names" in refused(capsys, *study, f"{MINI}/")
+    assert "expected images to be an integer" in refused(capsys, *study, "--images", "-3")
+    assert "expected jobs to be an integer" in refused(capsys, *study, "--jobs", "0")
+
+
+def test_a_slice_of_the_study_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(denoising, "run", lambda part, out, *_: seen.append(out))
+    for options in ([], ["--quick"]):
+        with pytest.raises(SystemExit):  # there is nothing to collect
+            main(["reproduce", "denoising", "--data", MINI, *options])
+    assert {str(out) for out in seen} == {"runs/study-denoising", "runs/study-denoising-quick"}
 
 
 def test_the_study(tmp_path):

@@ -18,7 +18,7 @@ import warnings
 from fokker.data import cache, images, sources
 from fokker.data.images import Images, read_images
 from fokker.data.picture import to_float
-from fokker.data.sources import SETS
+from fokker.data.sources import SETS, name_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pathlib import Path
@@ -397,14 +397,14 @@ def test_no_data_folder(tmp_path):
     refused("mnist", expected, data_dir=tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("name", ["minst", "nowhere/mnist"])
+@pytest.mark.parametrize("name", ["minst", "nowhere/mnist", ""])
 def test_unknown_sources(name):
     refused(
         name,
-        "expected a folder of images or one of mnist, fashion_mnist, cifar10, svhn, celeba32,"
-        f" got '{name}', which is neither",
+        "expected a folder of images, hub:OWNER/NAME or one of mnist, fashion_mnist, cifar10, svhn,"
+        f" celeba32, got '{name}', which is none of them",
     )
-    refused(Path("mnist"), "expected a folder of images .* got 'mnist', which is neither")
+    refused(Path("mnist"), "expected a folder of images, .* got 'mnist', which is none of them")
 
 
 class Hub:
@@ -439,6 +439,34 @@ def test_fetched_once_from_the_hub(store, monkeypatch, name, asked):
     assert len(hub.asked) == 2
 
 
+def test_any_set_of_the_hub(store, monkeypatch):
+    hub = Hub()
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    for _ in range(2):
+        found = read_images("hub:someone/pets", "test")
+        assert_pixels(found, COLOUR)
+        assert found.name == "pets" and hub.asked == [("someone/pets", None, "test")]
+    assert read_images("hub:someone/pets:small").name == "pets-small"
+    assert hub.asked[1:] == [("someone/pets", "small", "train")]
+    assert entries(store / "hub") == ["someone--pets", "someone--pets--small"]
+    for bad in ("hub:", "hub:pets", "hub:a/b/c", "hub:a/b:", "hub:../../x y"):
+        refused(bad, f"expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG, got '{bad}'")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    refused(
+        "hub:a/b", r"expected the set hub:a/b, got none; pip install 'fokker\[hub\]' to fetch it"
+    )
+
+
+def test_the_name_of_a_set(tmp_path, monkeypatch):
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "mnist").symlink_to(tmp_path / "pets")
+    monkeypatch.chdir(tmp_path / "pets")
+    assert [name_of(source) for source in (".", "../pets/", Path())] == ["pets"] * 3
+    monkeypatch.chdir(tmp_path)
+    assert name_of("mnist") == "mnist"  # known by name, whatever lies here
+    assert name_of(tmp_path / "mnist") == "mnist"  # a link is called as it is called
+
+
 def test_the_hub_ids():
     hubs = {name: known.hub for name, known in SETS.items()}
     assert hubs["mnist"] == "ylecun/mnist" and hubs["celeba32"] is None
@@ -448,7 +476,7 @@ def test_the_hub_ids():
 def test_nothing_to_fetch_with(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     needed = "expected the set {0} in a folder {0} of data_dir or FOKKER_DATA, got none; {1}"
-    fetch = r"or pip install 'fokker\[hub\]' to fetch it"
+    fetch = r"pip install 'fokker\[hub\]' to fetch it"
     refused("mnist", needed.format("mnist", fetch), data_dir=tmp_path)
     refused("celeba32", needed.format("celeba32", "it is not on the hub"))
 
@@ -458,7 +486,9 @@ def test_a_hub_that_does_not_answer(store, monkeypatch):
         raise RuntimeError("no\nanswer")
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=fail))
-    refused("mnist", "expected the set mnist in .*, or ylecun/mnist .* got neither: no answer")
+    refused(
+        "mnist", "expected the set mnist in .*, or train of ylecun/mnist .* got neither: no answer"
+    )
     assert entries(store / "hub" / "mnist") == []
 
 

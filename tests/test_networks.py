@@ -279,7 +279,7 @@ def test_images_say_what_is_wrong():
         wide()(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))
 
 
-UNET_FORMS = ["inner", "square", "pool"]
+UNET_FORMS = ["inner", "square", "pool", "sum"]
 
 
 def unet(form="inner", dtype="float64", channels=1, multipliers=(1, 2), **options):
@@ -288,6 +288,17 @@ def unet(form="inner", dtype="float64", channels=1, multipliers=(1, 2), **option
     for p in net.parameters():
         p.data.normal_(0, 0.5 / math.sqrt(p[0].numel()))
     return net
+
+
+def test_the_sum_over_positions_is_the_mean_times_their_number():
+    pool, total = unet("pool"), UNetEnergy(1, 4, (1, 2), 1, head=4, form="sum", dtype="float64")
+    total.load_state_dict(pool.state_dict())
+    sigma, head = torch.tensor(0.5), pool.head
+    for h, w in ((4, 4), (6, 10)):
+        u = torch.randn(2, 1, h, w)
+        mean, bias = pool.scalar(u, sigma), 0.0 if head.bias is None else head.bias
+        expected = h * w / 4 * (mean - bias) + bias
+        assert torch.allclose(total.scalar(u, sigma), expected)
 
 
 def test_unet_has_about_the_parameters_of_ddpm():
@@ -313,7 +324,7 @@ def test_unet_denoiser_is_that_of_edm(form):
         assert torch.allclose(e, flat + constant - 0.7 / sigma * scalar)
 
 
-@pytest.mark.parametrize("form", ["inner", "pool"])
+@pytest.mark.parametrize("form", ["inner", "pool", "sum"])
 def test_unet_starts_as_the_gaussian(form):
     net = UNetEnergy(1, 4, (1, 2), 1, head=4, form=form, sigma_data=0.7, dtype="float64")
     x, sigma = torch.randn(2, 1, 4, 4), torch.tensor([0.1, 2.0])
@@ -333,7 +344,7 @@ def test_unet_leaves_its_start(form):
         theta = {k: theta[k] - 1e-3 * g for k, g in slope.items()}
     silent = [k for k, g in slope.items() if not g.any()]
     # the score does not see a constant
-    assert silent == (["head.bias"] if form == "pool" else [])
+    assert silent == (["head.bias"] if form in {"pool", "sum"} else [])
 
 
 @pytest.mark.parametrize("form", UNET_FORMS)
@@ -460,7 +471,7 @@ def test_unet_traced_and_compiled():
             r"expected attention at levels 0 to 2, one a multiplier, got \(3,\)",
         ),
         ({"width": 80}, "expected heads that divide 160 channels, got head 64"),
-        ({"form": "sum"}, "expected form to be one of inner, square, pool, got 'sum'"),
+        ({"form": "mean"}, "expected form to be one of inner, square, pool, sum, got 'mean'"),
         ({"sigma_data": -1.0}, "expected sigma_data to be a finite number > 0, got -1.0"),
         ({"dtype": "int8"}, "expected dtype to be one of float32, bfloat16, float64, got 'int8'"),
     ],

@@ -85,6 +85,7 @@ LAYERS = {
     "unet": (lambda: UNetEnergy(1, form="square", dtype="float64", **TINY), [(2, 1, 2, 4), SIGMA]),
     "inner": (lambda: UNetEnergy(1, dtype="float64", **TINY), [(2, 1, 2, 4), SIGMA]),
     "pool": (lambda: UNetEnergy(1, form="pool", dtype="float64", **TINY), [(2, 1, 2, 4), SIGMA]),
+    "sum": (lambda: UNetEnergy(1, form="sum", dtype="float64", **TINY), [(2, 1, 2, 4), SIGMA]),
     "residual": (lambda: resnets.Block(4, 3, 2, silu, 0.5), [IMAGE]),
     "wide-resnet": (lambda: WideResNet(1, 10, 1, form="sum", dtype="float64"), [(2, 1, 4, 4)]),
 }
@@ -343,7 +344,7 @@ def test_layers_over_shapes_and_dtypes(b, c, h, w, name, dtype, seed):
     c=st.sampled_from([1, 3]),
     h=st.sampled_from([2, 4]),
     w=st.sampled_from([2, 6]),
-    net=st.sampled_from(["inner", "square", "pool", "wide-resnet"]),
+    net=st.sampled_from(["inner", "square", "pool", "sum", "wide-resnet"]),
     dtype=st.sampled_from(["float32", "bfloat16"]),
     seed=st.integers(0, 2**32),
 )

@@ -279,3 +279,8 @@ def test_refused_png(tmp_path):
         save_png(tmp_path / "x.png", torch.zeros(1, 2, 2), 0)
     with pytest.raises(FileNotFoundError, match=r"x.png"):
         read_png(tmp_path / "x.png")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ValueError, match=r"folder.png: expected a file to write to, got a folder"):
+        save_png(tmp_path / "folder.png", torch.zeros(1, 2, 2))
+    with pytest.raises(ValueError, match=r"expected a folder .*none to write to, got none"):
+        save_png(tmp_path / "none" / "x.png", torch.zeros(1, 2, 2))

@@ -233,7 +233,7 @@ def test_two_ranks_judge_and_draw_as_one(tmp_path, capfd, monkeypatch):
     one, two = tmp_path / "1", tmp_path / "2"
     judge_and_draw(one / "run", one)
     alone = capfd.readouterr()
-    assert "2 images or more for a covariance" in alone.err
+    assert "expected fid to be an integer >= 2, got 1" in alone.err
     (tmp_path / "driver.py").write_text(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path; from test_ranks import share\n"

@@ -98,8 +98,8 @@ class ImageData:
     r"""A set of images."""
 
     source: str = "mnist"
-    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), or a folder: Parquet files as
-    Hugging Face lays them out, or image files."""
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), a folder (Parquet files as
+    Hugging Face lays them out, or image files), or hub:OWNER/NAME for a set on the hub."""
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     size: int | None = None
@@ -177,7 +177,7 @@ class UNet:
     """The number of channels of the first level; the next two have twice as many."""
     blocks: int = 2
     """The number of residual blocks a level."""
-    form: Literal["inner", "square", "pool", "denoiser"] = "inner"
+    form: Literal["inner", "square", "pool", "sum", "denoiser"] = "inner"
     """The form of the energy; `denoiser` is no energy, but the same network as a vector field."""
     sigma_data: float = 0.5
     """The standard deviation of the data."""
@@ -190,6 +190,9 @@ class UNet:
     def build(self, shape: tuple[int, ...]) -> Energy:
         r"""Returns the network of images (C, H, W), initialized from the global RNG."""
         check_images(shape)
+        if any(side % 4 for side in shape[1:]):
+            got = f"{shape[2]}x{shape[1]}; a size, such as 32, crops and resizes"
+            raise ValueError(f"expected images with sides that are multiples of 4, got {got}")
         own = {
             "blocks": self.blocks,
             "head": math.gcd(64, 2 * self.width),

@@ -22,7 +22,7 @@ Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigma)`
 At :math:`\sigma = \sigma_1` the first two agree and are exact; `posterior` is the first there.
 
 **Pictures** of any size are cut into tiles of the size that was trained on, which overlap by half;
-the results are blended with the weights :math:`\sin^2`, which add up to one. A colour picture goes
+the results are averaged with the weights :math:`\sin^2`. A colour picture goes
 through a grey model channel by channel. A grey one, :math:`y = x_0 + \sigma \varepsilon`, is no colour
 picture with three equal channels: its noise would be the same in all of them, and pass for texture. But
 the mean of C independent noises of level :math:`\sqrt{C} \sigma` is one of level σ, so
@@ -61,12 +61,18 @@ def estimate_sigma(x: Tensor) -> Tensor:
 
     The median size of the finest diagonal Haar details over that of a standard normal,
     0.6745: edges are few, so the median does not see them (Donoho & Johnstone, 1994). Fine texture
-    counts as noise.
+    counts as noise. A file holds no pixels beyond black and white: where its noise was cut off there,
+    the estimate is too low.
 
     Arguments:
-        x: The images, with shape (B, C, H, W).
+        x: The images, with shape (B, C, H, W) and H and W at least 2.
     """
-    checks.images(x)
+    checks.points(checks.images(x))
+    if min(x.shape[2:]) < 2:
+        size = f"{x.shape[2]}x{x.shape[3]}"
+        raise ValueError(
+            f"expected 2 pixels a side or more to estimate the noise, got {size}; give its sigma"
+        )
     h, w = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
     x = x[:, :, :h, :w]
     detail = x[..., ::2, ::2] - x[..., 1::2, ::2] - x[..., ::2, 1::2] + x[..., 1::2, 1::2]
@@ -87,19 +93,25 @@ def denoise(
     Arguments:
         energy: The energy of every level, with a method `denoise(x, σ)`, or one of one level.
         x: The noisy images, with shape (B, C, H, W).
-        sigma: The standard deviation of the noise, () or (B).
+        sigma: The standard deviation of the noise, () or (B); finite and above zero.
         level: The level of an energy of one level.
         rule: What such an energy does, a name in `RULES`.
         clip: Whether the result is clipped to [−1, 1].
         generator: The source of randomness of `posterior`.
     """
     checks.one_of(RULES, rule=rule)
+    checks.points(checks.images(x))
     sigma = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
+    if sigma.shape not in {(), (len(x),)}:
+        raise ValueError(f"expected sigma of shape () or ({len(x)},), got {tuple(sigma.shape)}")
+    for value in (float(sigma.min()), float(sigma.max())):
+        checks.positive(sigma=value)
     if hasattr(energy, "denoise"):
         out = energy.denoise(x, sigma)
     elif level is None:
         raise ValueError("expected the level that the energy was trained at, got None")
     else:
+        checks.positive(level=level)
         out = by_rule(energy, x, sigma, level, rule, generator)
     return out.clamp(-1, 1) if clip else out
 
@@ -145,6 +157,7 @@ def denoise_picture(
     sigma: float | None = None,
     level: float | None = None,
     batch: int = 64,
+    rule: str = "one-step",
 ) -> tuple[Tensor, float]:
     r"""Returns a picture of any size denoised and clipped, and the noise that was assumed.
 
@@ -155,8 +168,9 @@ def denoise_picture(
         sigma: The standard deviation of the noise; estimated if not given.
         level: The level of an energy of one level.
         batch: The number of tiles at a time.
+        rule: What an energy of one level does, a name in `RULES`.
     """
-    checks.images(picture[None])
+    checks.points(checks.images(picture[None]), "the picture")
     if sigma is None:
         sigma = float(estimate_sigma(picture[None]))
         if not sigma > 0:
@@ -167,34 +181,46 @@ def denoise_picture(
     own, height, width = picture.shape
     assumed = sigma
     if own == channels:
-        x = picture[None]
+        x, back = picture[None], lambda out: out[0]
     elif own == 1:
-        generator = torch.Generator().manual_seed(0)
-        z = torch.randn(DRAWS, channels, height, width, generator=generator).to(picture)
+        z = torch.Generator().manual_seed(0)
+        z = torch.randn(DRAWS, channels, height, width, generator=z, dtype=picture.dtype)
+        z = z.to(picture.device)
         sigma = math.sqrt(channels) * sigma
         x = picture + sigma * (z - z.mean(1, keepdim=True))
+        back = lambda out: out.mean((0, 1))[None]
     elif channels == 1:
-        x = picture[:, None]  # each channel as a grey picture
+        x, back = picture[:, None], lambda out: out[:, 0]  # each channel as a grey picture
     else:
         raise ValueError(f"expected a picture of 1 or {channels} channels, got {own}")
     # so many tiles that every pixel lies in the middle of some
-    rows, columns = math.ceil(height / (h // 2)) + 1, math.ceil(width / (w // 2)) + 1
-    index = lambda n, half, count: reflect(torch.arange(-half, count * half), n)
-    i, j = index(height, h // 2, rows), index(width, w // 2, columns)
-    x = x[:, :, i.to(x.device)][..., j.to(x.device)]
-    tiles = x.unfold(2, h, h // 2).unfold(3, w, w // 2)  # (N, C, rows, columns, h, w)
-    flat = tiles.permute(0, 2, 3, 1, 4, 5).reshape(-1, channels, h, w)
-    parts = [denoise(energy, tile, sigma, level).detach() for tile in flat.split(batch)]
-    out = torch.cat(parts).reshape(len(x), rows, columns, channels, h, w)
-    hat = lambda n: torch.sin(math.pi * (torch.arange(n, device=x.device) + 0.5) / n) ** 2
-    out = (out * hat(h)[:, None] * hat(w)).permute(0, 3, 4, 5, 1, 2).flatten(1, 3).flatten(2)
-    out = F.fold(out, x.shape[2:], (h, w), stride=(h // 2, w // 2))
-    out = out[:, :, h // 2 :, w // 2 :][:, :, :height, :width]
-    if own == channels:
-        out = out[0]
-    else:
-        out = out.mean((0, 1))[None] if own == 1 else out[:, 0]
-    return out.clamp(-1, 1), assumed
+    up, across = max(h // 2, 1), max(w // 2, 1)
+    rows, columns = math.ceil(height / up) + 1, math.ceil(width / across) + 1
+    index = lambda n, k, stride, side: reflect(torch.arange((k - 1) * stride + side) - stride, n)
+    i = index(height, rows, up, h).to(x.device)
+    j = index(width, columns, across, w).to(x.device)
+    hat = lambda n: torch.sin(math.pi * (torch.arange(n) + 0.5) / n).square().to(x)
+    window = hat(h)[:, None] * hat(w)
+    total, weight = x.new_zeros(own, len(i), len(j)), x.new_zeros(len(i), len(j))
+    generator = torch.Generator(x.device).manual_seed(0)
+    some = max(1, batch // (len(x) * columns))  # rows of tiles at a time: a picture may be large
+    for first in range(0, rows, some):
+        count = min(some, rows - first)
+        band = slice(first * up, (first + count - 1) * up + h)
+        part = x[:, :, i[band]][..., j]
+        tiles = part.unfold(2, h, up).unfold(3, w, across)  # (N, C, count, columns, h, w)
+        flat = tiles.permute(0, 2, 3, 1, 4, 5).reshape(-1, channels, h, w)
+        done = [
+            denoise(energy, tile, sigma, level, rule, generator=generator).detach() * window
+            for tile in flat.split(batch)
+        ]
+        out = torch.cat(done).reshape(len(x), count, columns, -1).permute(0, 3, 1, 2).flatten(2)
+        fold = lambda out, size=part.shape[2:]: F.fold(out, size, (h, w), stride=(up, across))
+        total[:, band] += back(fold(out))
+        same = window.reshape(1, -1, 1).expand(1, -1, count * columns)
+        weight[band] += fold(same)[0, 0]
+    inside = (slice(up, up + height), slice(across, across + width))
+    return (total[:, *inside] / weight[inside]).clamp(-1, 1), assumed
 
 
 def reflect(i: Tensor, n: int) -> Tensor:

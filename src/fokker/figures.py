@@ -155,6 +155,7 @@ def denoised(folder: Path, data: str, data_dir: str | None, path: Path) -> None:
     """
     from .config import ImageData
     from .data.picture import to_float
+    from .data.sources import name_of
     from .objectives import LevelDCD
     from .report.image import strip
     from .studies.denoising import METHODS, SHOWN
@@ -164,7 +165,7 @@ def denoised(folder: Path, data: str, data_dir: str | None, path: Path) -> None:
     clean = task.test(SHOWN, torch.device("cpu"))
     lines = {"clean": clean, "σ = 0.6": noisy(clean, 0.6)}
     for preset, method in METHODS:
-        place = folder / f"{Path(data).name}-{preset}-{method}.npz"
+        place = folder / f"{name_of(data)}-{preset}-{method}.npz"
         if place.exists():
             with np.load(place, allow_pickle=False) as found:
                 if "0.6" in found:  # not of one that diverged

@@ -3,9 +3,11 @@ r"""`fokker sample | denoise`: points and images from a trained run."""
 __all__ = ["Denoise", "Sample"]
 
 import csv
+import math
 import numpy as np
 import torch
 import tyro
+import warnings
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,40 +94,87 @@ class Sample:
 
 @dataclass(frozen=True)
 class Denoise:
-    """Denoise a picture of any size with a trained run."""
+    """Denoise a picture of any size, grey or colour, with a trained run; the size stays.
 
-    run_folder: tyro.conf.Positional[Path]
-    """The run folder."""
+    Transparent pixels are laid on white, and the result is opaque."""
+
+    run_folder: tyro.conf.Positional[str]
+    """The run folder, or the name of a shipped energy."""
     picture: tyro.conf.Positional[Path]
-    """The noisy picture."""
+    """The noisy picture: PNG, JPEG, WebP or BMP."""
     sigma: float | None = None
-    """The standard deviation of its noise, for pixels in [-1, 1]; estimated if not given."""
+    """The standard deviation of its noise, for pixels in [-1, 1]; estimated if not given. The
+    estimate is too low where noise was cut off at black or white."""
+    rule: str | None = None
+    """How an energy of one noise level denoises: one-step (if not given), given, descent or
+    posterior. An energy of every level has one way, Tweedie's formula."""
     add_noise: float | None = None
     """First add noise of this standard deviation: shows what a run can do on a clean picture."""
     device: str = "cpu"
     """The device to run on."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clean.png")
-    """The file of the denoised picture."""
+    """The file of the denoised picture, a PNG, not the picture itself."""
 
     def run(self) -> None:
         from ..data.picture import read_png, save_png
-        from ..denoising import denoise_picture
+        from ..denoising import RULES, denoise_picture
         from ..generation import suited
-        from ..tasks.image import level_of
+        from ..tasks.image import level_of, levels_of
 
+        places = self.places()
         run = load(self.run_folder)
         if not isinstance(run.config.data, ImageData):
             raise ValueError(f"expected a run on images, got {self.run_folder}, which is not")
+        level = level_of(run.config.objective)
+        if self.rule is not None:
+            checks.one_of(RULES, rule=self.rule)
+            if level is None:
+                expected = f"no rule for {self.run_folder}, an energy of every level"
+                raise ValueError(f"expected {expected}, got {self.rule!r}")
+        if self.sigma is not None:
+            checks.positive(sigma=self.sigma)
         x = read_png(self.picture)
         if self.add_noise is not None:
             x = x + self.add_noise * torch.randn(
                 x.shape, generator=torch.Generator().manual_seed(0)
             )
-            save_png(noisy := self.out.with_stem(f"{self.out.stem}-noisy"), x)
-            print(f"noisy: {noisy}")
-        level = level_of(run.config.objective)
+            save_png(places[1], x)
+            print(f"noisy: {places[1]}")
         energy, device = suited(run, self.device), torch.device(self.device)
-        clean, sigma = denoise_picture(energy, x.to(device), run.shape, self.sigma, level)
+        rule = self.rule or "one-step"
+        try:
+            clean, sigma = denoise_picture(
+                energy, x.to(device), run.shape, self.sigma, level, rule=rule
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.picture}: {error}") from error
+        low, high = levels_of(run.config.objective)
+        seen = sigma * math.sqrt(run.shape[0]) if len(x) < run.shape[0] else sigma
+        if level is None and not 0.99 * low <= seen <= 1.01 * high:
+            through = (
+                "" if len(x) == run.shape[0] else ", as a grey picture has in a colour energy"
+            )
+            warnings.warn(
+                f"expected noise of a level that was trained on, {low:.2g} to {high:.2g}, got"
+                f" {seen:.3g}{through}; the result is a guess",
+                stacklevel=2,
+            )
         save_png(self.out, clean.cpu())
         how = "given" if self.sigma is not None else "estimated"
-        print(f"noise {sigma:.3f} ({how}): {self.out}")
+        by = "" if level is None else f", by the rule {rule} from level {level:.3g}"
+        print(f"noise {sigma:.3g} ({how}){by}: {self.out}")
+
+    def places(self) -> list[Path]:
+        r"""Returns the files that are written, none of them the picture that is read."""
+        from ..data.picture import place_of_png
+
+        places = [place_of_png(self.out)]
+        if self.add_noise is not None:
+            checks.positive(add_noise=self.add_noise)
+            places.append(place_of_png(self.out.with_stem(f"{self.out.stem}-noisy")))
+        for place in places:
+            if place.exists() and self.picture.exists() and place.samefile(self.picture):
+                raise ValueError(
+                    f"expected to write to another file than the picture, got {place}"
+                )
+        return places

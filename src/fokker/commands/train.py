@@ -21,11 +21,15 @@ from rich.text import Text
 from typing import Any, Literal
 
 from .judge import judgement
-from ..config import Config, ImageData
+from .. import checks
+from ..config import Config, ImageData, Network, ResNet, UNet
+from ..data.sources import name_of
+from ..networks import unet, wideresnet
 from ..presets import generation_config, image_config, preset, table_config
 from ..ranks import first_rank
 from ..runs import Run
 
+AnyNetwork = Network | ResNet | UNet
 DIGITS = ("mnist", "svhn")  # a mirror image is none
 
 
@@ -75,10 +79,9 @@ class Train:
         r"""Returns a configuration changed by the options that were given."""
         given = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "clip": self.clip}
         changed = {k: v for k, v in given.items() if v is not None}
-        network = base.network if self.width is None else replace(base.network, width=self.width)
         return replace(
             base,
-            network=network,
+            network=self.with_width(base.network),
             optimization=replace(base.optimization, **changed),
             seed=self.seed,
             device=self.device,
@@ -88,6 +91,15 @@ class Train:
             keep=base.keep if self.keep is None else self.keep,
             guard=replace(base.guard, policy=self.on_divergence),
         )
+
+    def with_width(self, network: AnyNetwork) -> AnyNetwork:
+        r"""Returns a network of the width that was given."""
+        if self.width is None:
+            return network
+        if isinstance(network, ResNet):
+            expected = f"no width for the Wide ResNet of this preset, {network}"
+            raise ValueError(f"expected {expected}, got {self.width}")
+        return replace(network, width=self.width)
 
     def train(self, base: Config, name: str) -> Run:
         r"""Trains with a progress bar, and says where the run is."""
@@ -164,8 +176,8 @@ class TrainDenoising(Train):
     """Train an energy of images at one noise level or many, judged by denoising."""
 
     data: str = "mnist"
-    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), or a folder: Parquet files as
-    Hugging Face lays them out, or image files."""
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), a folder (Parquet files as
+    Hugging Face lays them out, or image files), or hub:OWNER/NAME for a set on the hub."""
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     size: int | None = None
@@ -174,16 +186,32 @@ class TrainDenoising(Train):
     """The settings: paper or fokker."""
     objective: str = "dcd-limit"
     """The method: dcd, cd (paper); dcd, dcd-limit, reference (fokker)."""
+    form: str | None = None
+    """The form of the energy: pool, sum or square of the paper's Wide ResNet; inner, square, pool or
+    sum of our U-Net. The preset's, pool and inner, if not given."""
 
     def run(self) -> None:
         from ..report import write_report
 
         images = ImageData(self.data, self.data_dir, self.size)
         base = image_config(self.preset, self.objective, images, self.device, self.seed)
-        run = self.train(base, f"{Path(self.data).name}-{self.objective}-{self.seed}")
+        base = replace(base, network=self.with_form(base.network))
+        run = self.train(base, f"{name_of(self.data)}-{self.objective}-{self.seed}")
         print(judgement(run.judged))
         print(f"report: {write_report(run)}")
         print(f"denoise a picture: fokker denoise {run.path} noisy.png -o clean.png")
+
+    def with_form(self, network: AnyNetwork) -> AnyNetwork:
+        r"""Returns a network with the form that was given."""
+        if self.form is None:
+            return network
+        if not isinstance(network, ResNet | UNet) or network.form == "denoiser":
+            raise ValueError(
+                f"expected no form for {self.objective}, no energy, got {self.form!r}"
+            )
+        forms = wideresnet.FORMS if isinstance(network, ResNet) else unet.FORMS
+        checks.one_of(forms, form=self.form)
+        return replace(network, form=self.form)
 
 
 @dataclass(frozen=True)
@@ -191,8 +219,8 @@ class TrainGeneration(Train):
     """Train an energy of images at every noise level, to draw new images from."""
 
     data: str = "cifar10"
-    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), or a folder: Parquet files as
-    Hugging Face lays them out, or image files."""
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), a folder (Parquet files as
+    Hugging Face lays them out, or image files), or hub:OWNER/NAME for a set on the hub."""
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     side: int | None = None
@@ -220,7 +248,7 @@ class TrainGeneration(Train):
     def run(self) -> None:
         from ..report import write_report
 
-        flip = self.flip and Path(self.data).name not in DIGITS
+        flip = self.flip and name_of(self.data) not in DIGITS
         images = ImageData(self.data, self.data_dir, self.side, flip)
         base = generation_config(
             self.preset,
@@ -236,7 +264,7 @@ class TrainGeneration(Train):
         )
         base = base if self.preview is None else replace(base, preview=self.preview)
         method = self.objective if self.form is None else f"dcd-{self.form}"
-        name = f"{Path(self.data).name}-{self.preset}-{method}-{self.size}-{self.seed}"
+        name = f"{name_of(self.data)}-{self.preset}-{method}-{self.size}-{self.seed}"
         run = self.train(base, name)
         print(judgement(run.judged))
         print(f"report: {write_report(run)}")

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from . import cache
 from .picture import SIDE, as_channels, decode, describe, read_bytes, to_float
-from .sources import SETS, SPLITS, files_of, fingerprint, locate
+from .sources import SETS, SPLITS, files_of, fingerprint, from_hub, locate, name_of
 from .. import checks
 
 VERSION = 1  # of what is cached
@@ -110,7 +110,8 @@ def read_images(
     r"""Reads a set of images, from the cache if it was decoded before.
 
     Arguments:
-        source: A folder, or the name of a set; write `./mnist` for a folder that is called so.
+        source: A folder, the name of a set, or `hub:OWNER/NAME`; write `./mnist` for a folder that is
+            called so.
         split: The part of the set, train or test.
         data_dir: The folder where named sets lie; that of `FOKKER_DATA` if not given.
         size: The side of the square that each image is cropped and resized to; as they are if not
@@ -120,15 +121,19 @@ def read_images(
     if size is not None:
         checks.positive_integer(size=size)
         checks.between(1, SIDE, size=size)
+    name, channels = name_of(source), None
     if isinstance(source, str) and source in SETS:
-        name, channels = source, SETS[source].channels
+        channels = SETS[source].channels
         folder = locate(name, split, data_dir)
+    elif isinstance(source, str) and source.startswith("hub:"):
+        folder = from_hub(source, split)
     else:
-        folder, channels = Path(source), None
-        name = folder.resolve().name
-        if not folder.is_dir():
-            got = f"{str(source)!r}, which is neither"
-            raise ValueError(f"expected a folder of images or one of {', '.join(SETS)}, got {got}")
+        folder = Path(source)
+        if not (folder.is_dir() and str(source)):
+            got = f"{str(source)!r}, which is none of them"
+            raise ValueError(
+                f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)}, got {got}"
+            )
     files = files_of(folder, split)
     key = fingerprint(folder, files, (VERSION, size, channels))
     pixels = cache.cached(f"{name}-{split}", key, lambda: stack(files, size, channels))

@@ -16,11 +16,21 @@ long and promises :math:`8192^2` pixels or fewer. Whatever is wrong with it is a
 line that opens with its place.
 """
 
-__all__ = ["as_channels", "decode", "describe", "read_png", "save_png", "to_float", "to_uint8"]
+__all__ = [
+    "as_channels",
+    "decode",
+    "describe",
+    "place_of_png",
+    "read_png",
+    "save_png",
+    "to_float",
+    "to_uint8",
+]
 
 import io
 import math
 import numpy as np
+import os
 import torch
 import warnings
 
@@ -130,6 +140,20 @@ def to_uint8(x: Tensor) -> Tensor:
     return u.round_().clamp_(0, 255).to(torch.uint8)
 
 
+def place_of_png(path: Path) -> Path:
+    r"""Returns the path of a PNG to be, if one can be written there; it need not be there yet."""
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{path}: expected a name that ends in .png")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a file to write to, got a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: expected a folder {path.parent} to write to, got none")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{path}: expected a file that may be written to")
+    return path
+
+
 def save_png(path: Path, x: Tensor, columns: int | None = None) -> None:
     r"""Writes an image, or a grid of images row by row on white, as a PNG.
 
@@ -138,9 +162,7 @@ def save_png(path: Path, x: Tensor, columns: int | None = None) -> None:
         x: An image :math:`(C, H, W)` or images :math:`(B, C, H, W)`, in [-1, 1], C 1 or 3.
         columns: The number of images beside each other; a square grid if not given.
     """
-    path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"{path}: expected a name that ends in .png")
+    path = place_of_png(path)
     if x.ndim not in {3, 4} or x.shape[-3] not in {1, 3}:
         raise ValueError(
             f"expected x of shape (C, H, W) or (B, C, H, W) with C 1 or 3, got {tuple(x.shape)}"

@@ -9,10 +9,20 @@ They are those of
   `test` if the first 8 bytes of the SHA-256 of its path below the folder, as one big-endian number,
   are a multiple of 10: one in ten, whatever other files there are;
 - a set known by name: its folder in the data folder, or in the cache, where it is fetched to from the
-  hub, once.
+  hub, once;
+- any other set on the hub, `hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIG`, fetched to the cache, once.
 """
 
-__all__ = ["SETS", "SPLITS", "Known", "files_of", "fingerprint", "locate"]
+__all__ = [
+    "SETS",
+    "SPLITS",
+    "Known",
+    "files_of",
+    "fingerprint",
+    "from_hub",
+    "locate",
+    "name_of",
+]
 
 import hashlib
 import os
@@ -54,32 +64,51 @@ def locate(name: str, split: str, data_dir: str | Path | None) -> Path:
             raise ValueError(f"expected data_dir or FOKKER_DATA to be a folder, got {root}")
         if Path(root, name).is_dir():
             return Path(root, name)
-    return fetch(name, split)
+    known, needed = SETS[name], f"the set {name} in a folder {name} of data_dir or FOKKER_DATA"
+    if known.hub is None:
+        raise ValueError(f"expected {needed}, got none; it is not on the hub")
+    return fetch(known.hub, known.config, split, cache.folder() / "hub" / name, needed)
 
 
-def fetch(name: str, split: str) -> Path:
+def from_hub(source: str, split: str) -> Path:
+    r"""Returns the folder in the cache of a set on the hub, `hub:OWNER/NAME` or with `:CONFIG`."""
+    found = re.fullmatch(r"hub:([\w.-]+)/([\w.-]+)(?::([\w.-]+))?", source)
+    if found is None:
+        raise ValueError(f"expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG, got {source!r}")
+    owner, name, config = found.groups()
+    place = cache.folder() / "hub" / "--".join(part for part in found.groups() if part)
+    return fetch(f"{owner}/{name}", config, split, place, f"the set {source}")
+
+
+def fetch(hub: str, config: str | None, split: str, place: Path, needed: str) -> Path:
     r"""Returns the folder in the cache where a set from the hub lies, as one file a split."""
-    place = cache.folder() / "hub" / name
     target = place / f"{split}-00000-of-00001.parquet"
     if target.exists():
         return place
-    _, hub, config = SETS[name]
-    needed = f"expected the set {name} in a folder {name} of data_dir or FOKKER_DATA"
-    if hub is None:
-        raise ValueError(f"{needed}, got none; it is not on the hub")
     try:
         from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError(f"{needed}, got none; or pip install 'fokker[hub]' to fetch it") from None
+        raise ValueError(
+            f"expected {needed}, got none; pip install 'fokker[hub]' to fetch it"
+        ) from None
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".partial-", dir=place) as partial:
         try:
             load_dataset(hub, config, split=split).to_parquet(f"{partial}/x.parquet")
         except Exception as error:  # of many kinds, on networks
             reason = " ".join(str(error).split())
-            raise ValueError(f"{needed}, or {hub} from the hub, got neither: {reason}") from error
+            raise ValueError(
+                f"expected {needed}, or {split} of {hub} from the hub, got neither: {reason}"
+            ) from error
         Path(partial, "x.parquet").replace(target)
     return place
+
+
+def name_of(source: str | Path) -> str:
+    r"""Returns the name of a set: of its folder, wherever that is seen from, or of a set by name."""
+    if isinstance(source, str) and source in SETS:
+        return source
+    return Path(os.path.abspath(source)).name.replace(":", "-")  # a link has a name of its own
 
 
 def files_of(folder: Path, split: str) -> list[Path]:

@@ -16,13 +16,14 @@ than a constant at each level, and makes levels comparable (the time score of `L
     = \frac{\sigma_d^2}{\sigma^2 + \sigma_d^2} \, x
     + \frac{\sigma \sigma_d}{\sqrt{\sigma^2 + \sigma_d^2}} \, \nabla_u g(u, \sigma) :
 
-EDM's preconditioning, with :math:`\nabla_u g` for its network F. The scalar has one of three forms,
+EDM's preconditioning, with :math:`\nabla_u g` for its network F. The scalar has one of four forms,
 with U the U-Net, from images to images, and h the features at the positions i of its lowest level:
 
 ==========  ================================================  ====================================
 `inner`     :math:`g = \langle u, U(u, \sigma) \rangle`       zero at the start
 `square`    :math:`g = \tfrac{1}{2} \|U(u, \sigma)\|^2`
 `pool`      :math:`g = w \cdot \mathrm{mean}_i \phi(N(h_i))`   the encoder alone; zero at the start
+`sum`       :math:`g = w \cdot \sum_i \phi(N(h_i))`            the same, and grows with the image
 ==========  ================================================  ====================================
 
 The third is the paper's, with its additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
@@ -58,7 +59,8 @@ from ..checks import align, dimension, dot
 from ..derivatives import gradient
 from ..energies import Energy
 
-FORMS = ("inner", "square", "pool")
+FORMS = ("inner", "square", "pool", "sum")
+ENCODER = ("pool", "sum")  # forms without a decoder
 
 
 def halve(h: Tensor) -> Tensor:
@@ -192,7 +194,7 @@ class UNetEnergy(Energy):
         blocks: The number of residual blocks a level in the encoder; one more in the decoder.
         attention: The levels with attention after each block, counted from 0; the middle has it too.
         head: The number of channels an attention head.
-        form: The form of the scalar g: inner, square or pool.
+        form: The form of the scalar g: inner, square, pool or sum.
         sigma_data: The standard deviation :math:`\sigma_d` of the data.
         fused: Whether attention runs as one kernel, which can be differentiated once only: enough
             for samples and energies, not for the gradient of a loss in the score.
@@ -251,7 +253,7 @@ class UNetEnergy(Energy):
                 self.encoder.append(stage(c, out, level in attention))
                 skips.append(c := out)
         self.middle = nn.ModuleList([stage(c, c, True), stage(c, c, False)])
-        if form == "pool":
+        if form in ENCODER:
             self.head = Linear(c, 1, 0.0)
             return
         self.decoder = nn.ModuleList()
@@ -281,12 +283,14 @@ class UNetEnergy(Energy):
     def scalar(self, u: Tensor, sigma: Tensor) -> Tensor:
         r"""Returns :math:`g(u, \sigma)`, with shape (B)."""
         h = self.field(u, sigma)
-        if self.form == "pool":
-            return self.head(F.silu(normalize(h)).mean((2, 3))).squeeze(1)
+        if self.form in ENCODER:
+            h = F.silu(normalize(h))
+            return self.head(h.mean((2, 3)) if self.form == "pool" else h.sum((2, 3))).squeeze(1)
         return dot(u, h) if self.form == "inner" else dot(h, h) / 2
 
     def field(self, u: Tensor, sigma: Tensor) -> Tensor:
-        r"""Returns the images :math:`U(u, \sigma)`; of `pool`, the features of the lowest level."""
+        r"""Returns the images :math:`U(u, \sigma)`; of `pool` and `sum`, the features of the lowest
+        level."""
         features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)))
         h = self.stem(u.to(self.dtype, memory_format=torch.channels_last))
         skips = [h]
@@ -294,7 +298,7 @@ class UNetEnergy(Energy):
             skips.append(h := step(h, features))
         for step in self.middle:
             h = step(h, features)
-        if self.form == "pool":
+        if self.form in ENCODER:
             return h
         for step in self.decoder:
             h = step(torch.cat([h, skips.pop()], 1) if isinstance(step, Stage) else h, features)

@@ -25,7 +25,9 @@ def strip(lines: dict[str, Tensor], width: float = 9.6) -> Figure:
     for row, (label, images) in zip(axes, lines.items(), strict=True):
         for axis, image in zip(row, images, strict=True):
             pixels = ((image.float().clamp(-1, 1) + 1) / 2).permute(1, 2, 0).cpu().numpy()
-            axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=1)
+            axis.imshow(
+                pixels.squeeze(2) if pixels.shape[2] == 1 else pixels, cmap="gray", vmin=0, vmax=1
+            )
             axis.set(xticks=[], yticks=[])
         row[0].set_ylabel(label, rotation=0, ha="right", va="center")
     return fig
@@ -67,10 +69,11 @@ def body(run: Run) -> str:
         f"<h2>Samples after step {int(path.stem[5:])}</h2>\n{picture(path, 'samples')}\n"
         for path in shown
     )
+    these = f"these {len(clean)} test images" if len(clean) > 1 else "this one test image"
     header = ("σ", "mean of RMSE", "RMSE of mean", "PSNR, dB", "SSIM")
     return f"""{drawings}<h2>Denoising</h2>
 {pictures}
-<h2>Errors of these {SHOWN} test images</h2>
+<h2>Errors of {these}</h2>
 {rows(numbers, header)}
 <h2>Training</h2>
 {drawn}"""

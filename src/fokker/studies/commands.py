@@ -21,6 +21,7 @@ from typing import ClassVar, Literal
 from .. import checks, results, tables
 from ..config import unknown
 from ..data import PLANAR
+from ..data.sources import name_of
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,9 @@ class ReproduceDenoising:
     """The number of methods that are compiled side by side; they take turns on the device."""
     quick: bool = False
     """Small networks, 30 steps of 8, 16 test images: shows that it works, not how well."""
-    out: Path = Path("runs/study-denoising")
-    """The folder of the study."""
+    out: Path | None = None
+    """The folder of the study; runs/study-denoising, or with --quick runs/study-denoising-quick, if
+    not given."""
     results: Path | None = None
     """Also write all rows to this JSON file."""
 
@@ -197,6 +199,12 @@ class ReproduceDenoising:
             if name not in known:
                 raise unknown(name, list(known), "a method", "--methods")
         chosen = [known[name] for name in self.methods] or denoising.METHODS
+        checks.positive_integer(images=self.images, jobs=self.jobs)
+        sets = [name_of(data) for data in self.data]
+        if len(set(sets)) < len(sets):
+            raise ValueError(f"expected sets of different names, got {', '.join(sets)}")
+        usual = Path("runs/study-denoising-quick" if self.quick else "runs/study-denoising")
+        out = usual if self.out is None else self.out
         console = Console()
         count = 16 if self.quick else self.images
         parts = [
@@ -207,7 +215,7 @@ class ReproduceDenoising:
         if self.quick:
             parts = [replace(part, steps=30, batch=8, quick=True) for part in parts]
         if self.jobs > 1:
-            denoising.run_all(parts, self.out, count, self.jobs, self.minutes, console.print)
+            denoising.run_all(parts, out, count, self.jobs, self.minutes, console.print)
         for part in parts if self.jobs == 1 else ():
             total = part.config.optimization.steps
             with console.status(part.name) as status:
@@ -215,9 +223,9 @@ class ReproduceDenoising:
                 def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
                     s.update(f"{part.name}: {step} of {total} steps")
 
-                denoising.run(part, self.out, count, tick, self.minutes)
-            console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
-        rows = denoising.collect(self.out)
+                denoising.run(part, out, count, tick, self.minutes)
+            console.print(f"{part.name}: done, in {out / (part.name + '.json')}")
+        rows = denoising.collect(out)
         if self.results is not None:
             command = "fokker reproduce denoising" + (" --quick" if self.quick else "")
             where = ", ".join(sorted({row["device"] for row in rows}))
@@ -227,8 +235,8 @@ class ReproduceDenoising:
             table.add_row(*line)
         console.print(table)
         for data in self.data:
-            figure = self.out / f"{Path(data).name}.png"
-            figures.denoised(self.out, data, self.data_dir, figure)
+            figure = out / f"{name_of(data)}.png"
+            figures.denoised(out, data, self.data_dir, figure)
             console.print(f"figure: {figure}")
         if self.quick:
             console.print("This was --quick: a slice, not the study.")

@@ -28,9 +28,11 @@ from torch import Tensor
 from torch.backends import cudnn
 from typing import Any
 
-from .. import results
+from .. import checks, results
 from ..config import Config, ImageData, Optimization, ResNet, UNet
+from ..data.images import read_images
 from ..data.picture import to_uint8
+from ..data.sources import name_of
 from ..denoising import RULES, denoise, errors
 from ..presets import image_config
 from ..runs import Run, load
@@ -71,7 +73,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        return f"{Path(self.data).name}-{self.preset}-{self.method}"
+        return f"{name_of(self.data)}-{self.preset}-{self.method}"
 
     @property
     def config(self) -> Config:
@@ -123,7 +125,7 @@ def judge(run: Run, part: Part, count: int) -> tuple[list[results.Row], dict[str
                 if not clipped and found.rmse_mean < least:
                     least, pictures[f"{sigma}"] = found.rmse_mean, to_uint8(out[:SHOWN]).cpu()
                 rows.append({
-                    "data": Path(part.data).name,
+                    "data": name_of(part.data),
                     "method": part.method,
                     "preset": part.preset,
                     "sigma": sigma,
@@ -138,6 +140,19 @@ def judge(run: Run, part: Part, count: int) -> tuple[list[results.Row], dict[str
                     "commit": results.commit(),
                 })
     return rows, pictures
+
+
+def check_done(part: Part, target: Path, count: int) -> None:
+    r"""Raises if the rows of a part are not those that it would have now, as after --quick."""
+    row, config = json.loads(target.read_text())[0], part.config.optimization
+    if row["images"] != count:  # there may be fewer
+        count = min(count, len(read_images(part.data, "test", part.data_dir)))
+    wanted = {"train_images": config.steps * config.batch, "images": count}
+    for name, value in wanted.items():
+        if row[name] != value:
+            raise ValueError(
+                f"{target}: expected a part with {name} {value}, got {row[name]}; give another --out"
+            )
 
 
 def run(
@@ -156,9 +171,10 @@ def run(
         progress: See `fokker.fit`.
         minutes: See `fokker.fit`.
     """
+    checks.positive_integer(images=count)
     target = folder / f"{part.name}.json"
     if target.exists():
-        return
+        return check_done(part, target, count)
     place = folder / part.name
     started = (place / "config.toml").exists()
     folder.mkdir(parents=True, exist_ok=True)

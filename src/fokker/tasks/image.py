@@ -10,7 +10,7 @@ An energy of every level may leave a **preview** in `previews/step-K.png` at eac
 one seed, so that their change shows what training does. It is drawn after the run is saved.
 """
 
-__all__ = ["LEVELS", "ImageTask", "level_of", "noisy"]
+__all__ = ["LEVELS", "ImageTask", "level_of", "levels_of", "noisy"]
 
 import math
 import torch
@@ -22,9 +22,11 @@ from .base import Task
 from ..config import ImageData
 from ..data.images import Images, read_images
 from ..data.picture import save_png, to_float
+from ..data.sources import SPLITS
 from ..denoising import denoise, rmse
 from ..energies import Energy
-from ..objectives import LevelDCD, Noisy, Objective
+from ..objectives import Denoising, LevelDCD, Noisy, Objective
+from ..objectives.laws import draw
 from ..ranks import ALONE, Ranks
 from ..samplers import Heun
 
@@ -39,6 +41,15 @@ def level_of(objective: Objective) -> float | None:
     if isinstance(objective, Noisy) and isinstance(objective.level, float):
         return objective.level
     return None
+
+
+def levels_of(objective: Objective) -> tuple[float, float]:
+    r"""Returns the lowest and the highest of many noise levels drawn as an objective draws them."""
+    if not isinstance(objective, LevelDCD | Noisy | Denoising):
+        names = "LevelDCD, Noisy or Denoising"
+        raise ValueError(f"expected an objective with a noise level, {names}, got {objective!r}")
+    levels = draw(objective.level, torch.zeros(4096, 1), torch.Generator().manual_seed(0))
+    return float(levels.min()), float(levels.max())
 
 
 def noisy(clean: Tensor, sigma: float, seed: int = 0) -> Tensor:
@@ -61,7 +72,8 @@ class ImageTask(Task):
 
     def __init__(self, data: ImageData, objective: Objective, shown: int = 0) -> None:
         self.data, self.level, self.shown = data, level_of(objective), shown
-        self.images: dict[str, Images] = {"train": self.read("train")}
+        # both at once: a fault of the test images is found before there is anything to lose
+        self.images: dict[str, Images] = {split: self.read(split) for split in SPLITS}
         self.shape = self.images["train"].shape
 
     def read(self, split: str) -> Images:
@@ -75,8 +87,6 @@ class ImageTask(Task):
 
     def pixels(self, split: str) -> Tensor:
         r"""Returns the images of a split, bytes (N, C, H, W)."""
-        if split not in self.images:
-            self.images[split] = self.read(split)
         return self.images[split].pixels
 
     def test(self, n: int, device: torch.device) -> Tensor:
