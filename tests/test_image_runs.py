@@ -228,10 +228,8 @@ def test_faults_of_the_data_are_found_before_training(tmp_path):
 
 def test_the_form_of_the_energy_is_an_option(tmp_path):
     base = ["train", "denoising", "--data", MINI, "--size", "8", "--batch", "2", "--steps", "1"]
-    for form in ("sum", "square"):
-        out = tmp_path / form
-        main([*base, "--width", "8", "--form", form, "--out", str(out)])
-        assert load(out).config.network.form == form
+    main([*base, "--width", "8", "--form", "sum", "--out", str(tmp_path / "run")])
+    assert load(tmp_path / "run").config.network.form == "sum"
 
 
 def test_the_report_counts_its_images(tmp_path):
