@@ -18,6 +18,7 @@ from fokker.energies import Energy
 from fokker.generation import Sampling, bits_of, check_trained, generate, residuals_of
 from fokker.metrics import (
     Extractor,
+    described,
     fid_between,
     fokker_planck_residual,
     judge_images,
@@ -25,6 +26,7 @@ from fokker.metrics import (
 )
 from fokker.objectives import Denoising, Grid, LevelDCD, LogNormal, Noisy, Preserving, Uniform
 from fokker.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
+from fokker.ranks import Ranks
 from fokker.runs import Checkpoint, build, read_checkpoint, write_checkpoint
 from fokker.samplers import Euler, Heun, karras
 from fokker.tasks.image import noisy
@@ -298,6 +300,12 @@ class Moments:
     def __call__(self, x):
         self.calls += 1
         return torch.nn.functional.adaptive_avg_pool2d(x.mean(1, keepdim=True), (2, 4)).flatten(1)
+
+
+def test_fewer_images_than_ranks_are_refused():
+    pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="one image a rank or more to share out, 3, got 2"):
+        described(pixels, Extractor(Moments(), "0123"), ranks=Ranks(size=3))
 
 
 def test_the_reference_is_computed_once():
