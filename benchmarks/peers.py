@@ -343,35 +343,39 @@ def mean_kl(rows: list[results.Row]) -> float:
 
 
 def spread(
-    trial: Trial, pairs: list[tuple[str, int]], optimization: Optimization, device: str
-) -> tuple[list[results.Row], dict[str, np.ndarray]]:
-    r"""Runs a trial on pairs of a set and a seed: as one stack, or each in its own process on a GPU."""
-    parts = [[pair] for pair in pairs] if trial.method in ALONE else [pairs]
-    tasks = [
-        (trial, [name for name, _ in part], [seed for _, seed in part], optimization, device)
-        for part in parts
-    ]
-    if len(tasks) > 1 and device == "cuda":
-        count = min(len(tasks), os.cpu_count() or 1)
+    trials: list[Trial], pairs: list[tuple[str, int]], optimization: Optimization, device: str
+) -> list[tuple[list[results.Row], dict[str, np.ndarray]]]:
+    r"""Runs trials on pairs of a set and a seed: each as one stack, or, on a GPU, all networks that train
+    alone side by side in processes, one for each core."""
+    tasks, owners = [], []
+    for i, trial in enumerate(trials):
+        for part in [[pair] for pair in pairs] if trial.method in ALONE else [pairs]:
+            names, seeds = [name for name, _ in part], [seed for _, seed in part]
+            tasks.append((trial, names, seeds, optimization, device))
+            owners.append(i)
+    if len(tasks) > len(trials) and device == "cuda":
+        count = min(len(tasks), len(os.sched_getaffinity(0)))
         with torch.multiprocessing.get_context("spawn").Pool(count) as pool:
-            outs = pool.starmap(rows_of, tasks)
+            outs = pool.starmap(rows_of, tasks, chunksize=1)
     else:
         outs = [rows_of(*task) for task in tasks]
-    return [row for rows, _ in outs for row in rows], {
-        k: d for _, ds in outs for k, d in ds.items()
-    }
+    found: list[tuple[list[results.Row], dict[str, np.ndarray]]] = [([], {}) for _ in trials]
+    for i, (rows, densities) in zip(owners, outs, strict=True):
+        found[i][0].extend(rows)
+        found[i][1].update(densities)
+    return found
 
 
 def tune(method: str, folder: Path, optimization: Optimization, device: str) -> None:
     r"""Runs the trials of a method on every set with one seed, and writes their rows."""
     rows = []
-    for trial in TRIALS[method]:
-        fresh, _ = spread(trial, [(name, 100) for name in toy.SETS], optimization, device)
+    outs = spread(TRIALS[method], [(name, 100) for name in toy.SETS], optimization, device)
+    for trial, (fresh, _) in zip(TRIALS[method], outs, strict=True):
         rows += fresh
         print(f"{trial}: mean KL {mean_kl(fresh):.4f}", flush=True)
-        target = folder / "tuning" / f"{method}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(rows, indent=1, allow_nan=False))
+    target = folder / "tuning" / f"{method}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(rows, indent=1, allow_nan=False))
 
 
 def best(method: str, folder: Path) -> Trial:
@@ -387,7 +391,7 @@ def run(method: str, folder: Path, optimization: Optimization, device: str) -> N
     r"""Runs the best trial of a method and writes its part of the study."""
     trial = best(method, folder)
     pairs = [(name, seed) for seed in (0, 1, 2) for name in toy.SETS]
-    rows, densities = spread(trial, pairs, optimization, device)
+    rows, densities = spread([trial], pairs, optimization, device)[0]
     print(f"{trial}: mean KL {mean_kl(rows):.4f}", flush=True)
     toy.write(f"torchebm-{method}", rows, densities, folder)
 
