@@ -30,7 +30,7 @@ import os
 import time
 import torch
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from fokker import results
 from fokker.config import Optimization
@@ -229,13 +229,15 @@ TRIALS: dict[str, list[Trial]] = {
         for r, s in [(1e-3, 0.005), (1e-3, 0.01), (1e-3, 0.02), (3e-3, 0.01)]
     ],
     "em": [
-        Trial("em", 1e-3, step, chain=40, noise=0.02, temperature=t, clamp=clamp)
-        for step, t, clamp in [
-            (0.05, 0.15, 0.02),  # torchebm's own temperature and floor, for data of unit scale
-            (0.01, 0.15, 0.02),
-            (0.01, 0.15, None),
-            (0.01, 0.05, 0.02),
-            (0.01, 0.05, None),
+        Trial("em", 1e-3, step, 40, noise=0.02, temperature=t, clamp=clamp, warmup=warmup)
+        for step, t, clamp, warmup in [
+            (0.05, 0.15, 0.02, 0.8),  # torchebm's own, for data of unit scale
+            (0.01, 0.15, 0.02, 0.8),
+            (0.01, 0.15, None, 0.8),
+            (0.01, 0.05, 0.02, 0.8),
+            (0.01, 0.05, None, 0.8),
+            (0.01, 0.15, None, 0.4),
+            (0.01, 0.50, None, 0.8),
         ]
     ],
 }
@@ -337,6 +339,10 @@ def rows_of(
     return rows, densities
 
 
+def rows_of_task(task: tuple[Any, ...]) -> tuple[list[results.Row], dict[str, np.ndarray]]:
+    return rows_of(*task)
+
+
 def mean_kl(rows: list[results.Row]) -> float:
     r"""Returns the mean KL over the sets; a diverged run counts as 10 nats."""
     return sum(10.0 if row["diverged"] else row["kl"] for row in rows) / len(rows)
@@ -344,38 +350,34 @@ def mean_kl(rows: list[results.Row]) -> float:
 
 def spread(
     trials: list[Trial], pairs: list[tuple[str, int]], optimization: Optimization, device: str
-) -> list[tuple[list[results.Row], dict[str, np.ndarray]]]:
-    r"""Runs trials on pairs of a set and a seed: each as one stack, or, on a GPU, all networks that train
-    alone side by side in processes, one for each core."""
-    tasks, owners = [], []
-    for i, trial in enumerate(trials):
+) -> Iterator[tuple[list[results.Row], dict[str, np.ndarray]]]:
+    r"""Runs trials on pairs of a set and a seed, and yields what each stack came to: a stack is a trial
+    or, if its networks train alone, a network; on a GPU these train side by side, one for each core."""
+    tasks = []
+    for trial in trials:
         for part in [[pair] for pair in pairs] if trial.method in ALONE else [pairs]:
             names, seeds = [name for name, _ in part], [seed for _, seed in part]
             tasks.append((trial, names, seeds, optimization, device))
-            owners.append(i)
     if len(tasks) > len(trials) and device == "cuda":
         count = min(len(tasks), len(os.sched_getaffinity(0)))
         with torch.multiprocessing.get_context("spawn").Pool(count) as pool:
-            outs = pool.starmap(rows_of, tasks, chunksize=1)
+            yield from pool.imap_unordered(rows_of_task, tasks)
     else:
-        outs = [rows_of(*task) for task in tasks]
-    found: list[tuple[list[results.Row], dict[str, np.ndarray]]] = [([], {}) for _ in trials]
-    for i, (rows, densities) in zip(owners, outs, strict=True):
-        found[i][0].extend(rows)
-        found[i][1].update(densities)
-    return found
+        yield from map(rows_of_task, tasks)
 
 
 def tune(method: str, folder: Path, optimization: Optimization, device: str) -> None:
-    r"""Runs the trials of a method on every set with one seed, and writes their rows."""
-    rows = []
-    outs = spread(TRIALS[method], [(name, 100) for name in toy.SETS], optimization, device)
-    for trial, (fresh, _) in zip(TRIALS[method], outs, strict=True):
-        rows += fresh
-        print(f"{trial}: mean KL {mean_kl(fresh):.4f}", flush=True)
+    r"""Runs the trials of a method that are not there yet, on every set with one seed; writes all rows."""
     target = folder / "tuning" / f"{method}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
+    rows = json.loads(target.read_text()) if target.exists() else []
+    fresh = [trial for trial in TRIALS[method] if not any(map(trial.ran, rows))]
+    for found, _ in spread(fresh, [(name, 100) for name in toy.SETS], optimization, device):
+        rows += found
+    rows.sort(key=lambda row: next(i for i, trial in enumerate(TRIALS[method]) if trial.ran(row)))
     target.write_text(json.dumps(rows, indent=1, allow_nan=False))
+    for trial in TRIALS[method]:
+        print(f"{trial}: mean KL {mean_kl([r for r in rows if trial.ran(r)]):.4f}", flush=True)
 
 
 def best(method: str, folder: Path) -> Trial:
@@ -391,9 +393,12 @@ def run(method: str, folder: Path, optimization: Optimization, device: str) -> N
     r"""Runs the best trial of a method and writes its part of the study."""
     trial = best(method, folder)
     pairs = [(name, seed) for seed in (0, 1, 2) for name in toy.SETS]
-    rows, densities = spread([trial], pairs, optimization, device)[0]
-    print(f"{trial}: mean KL {mean_kl(rows):.4f}", flush=True)
-    toy.write(f"torchebm-{method}", rows, densities, folder)
+    rows, densities = [], {}
+    for found, maps in spread([trial], pairs, optimization, device):
+        rows, densities = rows + found, densities | maps
+        rows.sort(key=lambda row: pairs.index((row["data"], row["seed"])))
+        toy.write(f"torchebm-{method}", rows, densities, folder)  # as far as it got
+        print(f"{trial}: {len(rows)} of {len(pairs)}, mean KL {mean_kl(rows):.4f}", flush=True)
 
 
 def main() -> None:
