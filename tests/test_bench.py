@@ -12,8 +12,9 @@ from fokker.cli import main
 from fokker.energies import Energy
 from fokker.networks import MLP, WideResNet, convolution
 from fokker.objectives import CD, LevelDCD, ScoreMatching
-from fokker.step import bind, trace
+from fokker.step import bind
 from fokker.studies import estimators
+from fokker.tracing import trace
 
 SMALL = replace(NETS["wrn-10-1"], batch=2, shape=(1, 8, 8))
 

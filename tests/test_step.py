@@ -21,7 +21,8 @@ from fokker.objectives import (
     ScoreMatching,
     SlicedScoreMatching,
 )
-from fokker.step import Step, trace
+from fokker.step import Step
+from fokker.tracing import trace
 from torch import nn
 from torch.fx.graph_module import _loader
 from types import SimpleNamespace

@@ -25,7 +25,8 @@ from .config import Network, Optimization
 from .energies import Energy
 from .graphs import capturing
 from .objectives import Objective
-from .step import Traced, bind, trace
+from .step import bind
+from .tracing import Traced, trace
 
 BLOCK = 250  # steps whose data is drawn at once
 

@@ -1,18 +1,13 @@
 r"""One pure step: (parameters, buffers, batch, state, noise) to gradients, loss and diagnostics.
 
-Training needs :math:`\partial_\theta L`, and L holds derivatives in x already. Two things stand in
-the way of a compiler: a graph that is differentiated while it runs, and random numbers drawn within.
-So a step is *traced* first: `make_fx` runs the objective and all of its derivatives once, on tensors
-without storage, and writes down the plain tensor operations, forward, score, Laplacian and parameter
-gradient in one flat graph without autograd. Every draw in it then becomes an input, and what is asked
-for twice is done once. What is left is a pure function,
+Training needs :math:`\partial_\theta L`, and L holds derivatives in x already. The objective and all of
+its derivatives, forward, score, Laplacian and parameter gradient, are traced into one flat graph with the
+noise as an input (`fokker.tracing`). What is left is a pure function,
 
 .. math:: (\theta, b, x, s, \varepsilon) \to (\partial_\theta L, L, s', \text{info}),
 
-that runs as it is, or compiled whole. The noise is drawn outside, in the order in which the objective
-would, so a traced step with a generator gives what the objective itself gives with that generator.
-It returns gradients and touches nothing: the optimizer, the all-reduce over devices and the guard
-against divergence are the caller's.
+that runs as it is, or compiled whole. It returns gradients and touches nothing: the optimizer, the
+all-reduce over devices and the guard against divergence are the caller's.
 
 **Many ranks.** With a `Share` the step takes the whole batch and gives the part of one rank. The noise is
 drawn for the whole batch on every rank, in the order and shapes of a step without ranks, and the rank
@@ -50,231 +45,23 @@ than the GPU is done with them. A replay fills the same memory again, so the gra
 until the next one; loss, state and diagnostics are copied out of it.
 """
 
-__all__ = ["Gradients", "Step", "Traced", "bind", "trace"]
+__all__ = ["Gradients", "Step", "bind"]
 
-import linecache
-import operator
 import torch
 import torch.utils._pytree as pytree
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.graph_module import _loader
-from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any, NamedTuple
 
 from . import checks
 from .checks import brief
 from .derivatives import EnergyLike
-from .graphs import Captured
 from .objectives import WHOLE, Objective, Output, Share, interleave
+from .tracing import Draw, Drawing, Traced, trace
 
-aten = torch.ops.aten
 add, divide = torch._foreach_add_, torch._foreach_div_  # pyright: ignore[reportPrivateImportUsage]
-
-
-@dataclass(frozen=True)
-class Draw:
-    r"""A tensor of random numbers that a traced function asks for."""
-
-    law: str  # normal, uniform, integer or permutation
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    low: int = 0
-    high: int = 0
-
-    def __call__(self, generator: torch.Generator | None = None) -> Tensor:
-        own = {"generator": generator, "dtype": self.dtype, "device": self.device}
-        match self.law:
-            case "normal":
-                return torch.randn(self.shape, **own)
-            case "uniform":
-                return torch.rand(self.shape, **own)
-            case "permutation":
-                return torch.randperm(self.shape[0], **own)
-            case _:
-                return torch.randint(self.low, self.high, self.shape, **own)
-
-
-def draw_of(target: Any, args: Sequence[Any], like: Tensor) -> Draw | None:
-    r"""Returns the draw that an operation makes, `None` if it makes none.
-
-    Arguments:
-        target: The operation.
-        args: Its arguments.
-        like: What it returns.
-    """
-    if not isinstance(target, torch._ops.OpOverload):
-        return None
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return None
-    own = (tuple(like.shape), like.dtype, like.device)
-    match target.overloadpacket:
-        case aten.randn | aten.randn_like:
-            return Draw("normal", *own)
-        case aten.rand | aten.rand_like:
-            return Draw("uniform", *own)
-        case aten.randperm:
-            return Draw("permutation", *own)
-        case aten.randint:
-            bounds = [a for a in args if isinstance(a, int)]
-            return Draw("integer", *own, *([0, *bounds] if len(bounds) == 1 else bounds))
-    raise ValueError(
-        f"expected draws by randn, rand, randint or randperm in a traced function, got {target}"
-    )
-
-
-class Drawing(TorchDispatchMode):
-    r"""Writes down the draws of what is computed under it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.draws: list[Draw] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if (draw := draw_of(func, args, out)) is not None:
-            self.draws.append(draw)
-        return out
-
-
-def written(graph: Graph) -> set[Node]:
-    r"""Returns the nodes whose memory some operation of a graph writes to: results, and views of them."""
-    roots: dict[Node, Node] = {}  # the node that first had the memory of each
-    dirty: set[Node] = set()
-    for node in graph.nodes:
-        roots[node] = node
-        if node.target is operator.getitem:
-            roots[node] = roots[node.args[0]]
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        schema = node.target._schema.arguments
-        given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
-        for argument in schema:
-            if (alias := argument.alias_info) is None:
-                continue
-            for held in pytree.tree_leaves(given.get(argument.name)):
-                if isinstance(held, Node):
-                    roots[node] = roots[held]
-                    dirty |= {roots[held]} if alias.is_write else set()
-    return {node for node, root in roots.items() if root in dirty}
-
-
-def share(graph: Graph) -> None:
-    r"""Does every operation once that a graph does several times on the same operands.
-
-    Not where memory is written to: there the same operation finds another value, or must have a place of
-    its own for what it returns.
-    """
-    seen: dict[Any, Node] = {}
-    dirty = written(graph)
-    for node in graph.nodes:
-        target = node.target
-        pure = isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
-        if node.op != "call_function" or not (pure or target is operator.getitem):
-            continue
-        if node in dirty or not dirty.isdisjoint(node.all_input_nodes):
-            continue
-        key = (target, *pytree.tree_flatten((node.args, node.kwargs)))
-        key = (key[0], tuple((type(a), a) for a in key[1]), key[2])
-        if key in seen:
-            node.replace_all_uses_with(seen[key])
-            graph.erase_node(node)
-        else:
-            seen[key] = node
-
-
-class Traced:
-    r"""A function as one flat graph of tensor operations, with its noise as an input.
-
-    Arguments:
-        graph: The graph, from the leaves of the inputs and the noise to the leaves of the outputs.
-        draws: The noise it asks for.
-        restore: From the leaves of the outputs to the outputs.
-        compile: Whether the graph is compiled, at its first call.
-        capture: Whether it is captured, at its first call: outputs last until the next call.
-    """
-
-    def __init__(
-        self,
-        graph: GraphModule,
-        draws: list[Draw],
-        restore: Callable[[list[Tensor]], Any],
-        compile: bool = False,
-        capture: bool = False,
-    ) -> None:
-        self.graph, self.draws, self.restore, self.capture = graph, draws, restore, capture
-        self.call: Callable[..., list[Tensor]] = graph
-        if compile:
-            self.call = torch.compile(graph, fullgraph=True, dynamic=False)
-
-    def draw(self, generator: torch.Generator | None = None) -> list[Tensor]:
-        r"""Returns fresh noise."""
-        return [draw(generator) for draw in self.draws]
-
-    def __call__(self, *inputs: Any, noise: list[Tensor]) -> Any:
-        r"""Returns the outputs for inputs shaped as those of the trace."""
-        leaves = [*pytree.tree_leaves(inputs), *noise]
-        with torch.no_grad():
-            if self.capture and not isinstance(self.call, Captured):
-                self.call = Captured(self.call, leaves)
-            return self.restore(self.call(*leaves))
-
-
-def trace(
-    function: Callable[..., Any], *inputs: Any, compile: bool = False, capture: bool = False
-) -> Traced:
-    r"""Returns a function of nested tensors as a flat graph.
-
-    Arguments:
-        function: The function; it may differentiate (`torch.func`), map (`torch.vmap`) and draw
-            from torch's global source.
-        inputs: Inputs of the shapes, dtypes and devices to come.
-        compile: Whether the graph is to be compiled.
-        capture: Whether it is to be captured as a CUDA graph.
-    """
-    leaves, spec = pytree.tree_flatten(inputs)
-    shape: list[Any] = []
-    known = set(_loader.eval_cache)
-
-    def flat(*leaves: Tensor) -> list[Tensor]:
-        outputs, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(leaves, spec)))
-        shape.append(out_spec)
-        return outputs
-
-    graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
-        *(leaf.detach() for leaf in leaves)
-    )
-    draws, inputs_end = [], next(n for n in graph.graph.nodes if n.op != "placeholder")
-    for node in list(graph.graph.nodes):
-        if node.op != "call_function":
-            continue
-        if (draw := draw_of(node.target, node.args, node.meta.get("val"))) is None:
-            continue
-        with graph.graph.inserting_before(inputs_end):
-            noise = graph.graph.placeholder(f"noise_{len(draws)}")
-        noise.meta = dict(node.meta)
-        node.replace_all_uses_with(noise)
-        if node is inputs_end:
-            inputs_end = node.next
-        graph.graph.erase_node(node)
-        draws.append(draw)
-    share(graph.graph)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    # torch.fx keeps the source of every graph for good
-    for key in set(_loader.eval_cache) - known:
-        del _loader.eval_cache[key]
-        linecache.cache.pop(key, None)
-    restore = lambda out: pytree.tree_unflatten(out, shape[-1])
-    return Traced(graph, draws, restore, compile, capture)
 
 
 class Bound(nn.Module):

@@ -34,7 +34,8 @@ from .. import results
 from ..graphs import capture
 from ..networks import DTYPES
 from ..objectives import PCD, Objective
-from ..step import bind, trace
+from ..step import bind
+from ..tracing import trace
 
 
 @dataclass
