@@ -22,7 +22,14 @@ __all__ = [
 
 from pathlib import Path
 
-from .cost import BENCH_HEADER, bench_rows, bench_table, estimator_table, growth_table
+from .cost import (
+    BENCH_HEADER,
+    bench_rows,
+    bench_table,
+    estimator_table,
+    growth_table,
+    kernel_table,
+)
 from .house import demo_table, studio_table, trust_table
 from .images import (
     DENOISING_HEADER,
@@ -61,6 +68,7 @@ def render(text: str, root: Path) -> str:
         "mixtures": lambda: mixture_matrix(rows("mixtures")),
         "bench": lambda: bench_table(rows("bench"), gpu=True),
         "bench-cpu": lambda: bench_table(rows("bench"), gpu=False),
+        "kernels": lambda: kernel_table(rows("bench"), "unet-15m"),
         "growth": lambda: growth_table(rows("bench")),
         "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),

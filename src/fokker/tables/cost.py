@@ -1,6 +1,13 @@
 r"""The tables of what a step costs and how noisy its estimate is."""
 
-__all__ = ["BENCH_HEADER", "bench_rows", "bench_table", "estimator_table", "growth_table"]
+__all__ = [
+    "BENCH_HEADER",
+    "bench_rows",
+    "bench_table",
+    "estimator_table",
+    "growth_table",
+    "kernel_table",
+]
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +63,17 @@ def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
             ]
             for row in own
         ],
+    )
+
+
+def kernel_table(rows: Sequence[results.Row], net: str) -> str:
+    r"""Returns where the time of the steps of a network goes on a GPU, by the kind of kernel."""
+    own = [r for r in rows if r["suite"] == "nets" and r["net"] == net and r.get("kernel_ms")]
+    header = ("step", "convolutions", "products", "all else")
+    kinds = ("convolution", "product", "memory")
+    return results.markdown(
+        header,
+        [[row["name"], *(f"{row['kernel_ms'][kind]:.1f} ms" for kind in kinds)] for row in own],
     )
 
 
