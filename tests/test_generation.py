@@ -171,7 +171,8 @@ def test_settings_reach_the_flow():
             Sampling(**bad)
 
 
-def test_the_sample_command(tmp_path, capsys, trained):
+def test_the_sample_command(tmp_path, capsys, trained, monkeypatch):
+    monkeypatch.setattr("fokker.generation.WARMUP", 2)  # that tuning works is told elsewhere
     grid, array = tmp_path / "grid.png", tmp_path / "x.npy"
     main(["sample", str(trained), "-n", "4", "-o", str(grid), *FAST])
     assert read_png(grid).shape == (1, 26, 26)

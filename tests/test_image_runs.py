@@ -27,11 +27,18 @@ def plain(double, tmp_path, monkeypatch):
     monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
 
 
-def config(objective=LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True), **changes):
+SMALL = (Noisy(level=0.3), ResNet(10, 1))  # soon traced
+
+
+def config(
+    objective=LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True),
+    network=UNet(width=8, blocks=1),
+    **changes,
+):
     base = Config(
         ImageData(MINI),
         objective,
-        UNet(width=8, blocks=1),
+        network,
         Optimization(steps=3, batch=4, warmup=2),
         evaluate=3,
     )
@@ -45,11 +52,12 @@ def test_a_run_on_images_is_trained_judged_and_read(trained):
     assert run.energy(torch.randn(2, 1, 28, 28), torch.tensor(0.5)).shape == (2,)
 
 
-def test_it_resumes_to_the_same_weights_and_stops_by_the_clock(tmp_path, trained):
-    whole = load(trained)
+def test_it_resumes_to_the_same_weights_and_stops_by_the_clock(tmp_path):
+    own = config(*SMALL)
+    whole = fit(own, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        fit(config(), tmp_path / "parts", minutes=0.0)
-    parts = fit(config(), tmp_path / "parts", resume=True)
+        fit(own, tmp_path / "parts", minutes=0.0)
+    parts = fit(own, tmp_path / "parts", resume=True)
     for a, b in zip(whole.energy.parameters(), parts.energy.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -123,7 +131,7 @@ def test_the_commands(tmp_path, capsys, trained):
 
 
 def test_images_smaller_than_the_window_of_ssim(tmp_path):
-    run = fit(config(data=ImageData(MINI, size=8)), tmp_path / "run")
+    run = fit(config(*SMALL, data=ImageData(MINI, size=8)), tmp_path / "run")
     assert run.metrics[-1]["rmse_0.3"] > 0
     main(["report", str(run.path)])
     assert "<td>none</td>" in (run.path / "report.html").read_text()
@@ -237,7 +245,7 @@ def test_the_report_counts_its_images(tmp_path):
     for split in ("train", "test"):
         (few / split).mkdir(parents=True)
         save_png(few / split / "0.png", torch.zeros(1, 8, 8))
-    run = fit(config(data=ImageData(str(few))), tmp_path / "run")
+    run = fit(config(*SMALL, data=ImageData(str(few))), tmp_path / "run")
     main(["report", str(run.path)])
     assert "Errors of this one test image" in (run.path / "report.html").read_text()
 
