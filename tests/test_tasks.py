@@ -204,8 +204,9 @@ def test_bad_tables_are_one_line(tmp_path, capsys, content, message):
     path.write_text(content)
     with pytest.raises(SystemExit) as stop:
         main(["train", "table", "--data", str(path), "--out", str(tmp_path / "r")])
-    error = capsys.readouterr().err.strip()
-    assert stop.value.code == 2 and len(error.splitlines()) == 1
+    said = capsys.readouterr()
+    error = said.err.strip()
+    assert stop.value.code == 2 and len(error.splitlines()) == 1 and not said.out.strip()
     assert re.search(message, error)
     assert not (tmp_path / "r").exists()
 

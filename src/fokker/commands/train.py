@@ -120,7 +120,11 @@ class Train:
                     bar.console.print(judgement(line))
 
             resume = "if-any" if self.restartable else self.resume
-            run = fit(config, out, resume, tick, self.minutes, bar.console.print)
+            try:
+                run = fit(config, out, resume, tick, self.minutes, bar.console.print)
+            except ValueError:  # refused: one line says why, without a bar before it
+                bar.update(task, visible=False)
+                raise
         if not first_rank():
             sys.exit(0)  # the report is the first rank's
         print(f"run: {out}")
