@@ -217,7 +217,7 @@ def test_hostile_metrics(tmp_path, line):
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ("(0, 1000000000000)", "expected 2 rows or more, got 0"),
+        ("(0, 1000000000000)", "expected a row or more, got none"),
         ("(1000000000000, 1000000)", "0 bytes are no array of shape"),
         ("(2, 3)", "0 bytes are no array of shape"),
     ],

@@ -204,8 +204,6 @@ CELL = "expected a finite number, got "
         ("", ": expected rows of numbers, got an empty file"),
         ("\ufeff\r\n  \r\n", ": expected rows of numbers, got an empty file"),
         ("a,b\n\n", ": expected rows of numbers, got only the header of line 1"),
-        ("a,b\n1,2\n", ": expected 2 rows or more, got 1"),
-        ("1,2", ": expected 2 rows or more, got 1"),
         ('a,b\n1,"2\n3,4\n', ", below line 1: expected cells, got unexpected end of data"),
         ('a,b\n1,"2"3\n', ", below line 1: expected cells, got .* expected after .*"),
         ("1," + "2" * 200_000, ", below line 0: expected cells, got field larger than .*"),
@@ -237,9 +235,7 @@ class Bomb:
         (X[None], r": expected an array of shape \(N, D\) or \(N\), got shape \(1, 3, 3\)"),
         (X[0, 0], r": expected an array of shape \(N, D\) or \(N\), got shape \(\)"),
         (X[:, :0], r": expected an array of shape \(N, D\) or \(N\), got shape \(3, 0\)"),
-        (X[:0], ": expected 2 rows or more, got 0"),
-        (X[:1], ": expected 2 rows or more, got 1"),
-        (X[:1, 0], ": expected 2 rows or more, got 1"),
+        (X[:0], ": expected a row or more, got none"),
         (np.array([[1, 2], [3, np.nan]]), f", row 2, column 2 'x1': {CELL}a missing value, 'nan'"),
         (
             np.array([[1, 2], [-np.inf, np.nan], [np.nan, 6]]),
@@ -269,8 +265,7 @@ def test_refused_npy(tmp_path, x, message):
         ({"a": [math.nan, 2.0]}, f", row 1, column 1 'a': {CELL}a missing value, 'nan'"),
         ({"a": [1.0, math.inf]}, f", row 2, column 1 'a': {CELL}'inf'"),
         ({"a": [1.0, -1e300]}, f", row 2, column 1 'a': {CELL}'-1e\\+300', beyond float32 .*"),
-        ({"a": [1.0]}, ": expected 2 rows or more, got 1"),
-        ({"a": pa.array([], pa.float64())}, ": expected 2 rows or more, got 0"),
+        ({"a": pa.array([], pa.float64())}, ": expected a row or more, got none"),
     ],
 )
 def test_refused_parquet(tmp_path, columns, message):

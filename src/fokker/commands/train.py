@@ -125,6 +125,7 @@ class Train:
             except ValueError:  # refused: one line says why, without a bar before it
                 bar.update(task, visible=False)
                 raise
+            bar.update(task, completed=run.step)  # a run that was done already has no tick
         if not first_rank():
             sys.exit(0)  # the report is the first rank's
         print(f"run: {out}")

@@ -56,8 +56,8 @@ def read_table(path: Path) -> Table:
     values, columns = READERS[path.suffix.lower()](path)
     for i, j in np.argwhere(~(np.abs(values) < LIMIT))[:1].tolist():
         raise fault(f"{path}, row {i + 1}", columns, j, str(values[i, j]))
-    if len(values) < 2:
-        raise ValueError(f"{path}: expected 2 rows or more, got {len(values)}")
+    if not len(values):
+        raise ValueError(f"{path}: expected a row or more, got none")
     return Table(torch.from_numpy(values.astype(np.float32)), columns)
 
 
@@ -161,8 +161,8 @@ def read_npy(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
         raise ValueError(f"{path}: expected an array of real numbers, got dtype {x.dtype}")
     if x.ndim not in {1, 2} or 0 in x.shape[1:]:
         raise ValueError(f"{path}: expected an array of shape (N, D) or (N), got shape {x.shape}")
-    if len(x) < 2:  # before its columns are counted, of which no row may have any number
-        raise ValueError(f"{path}: expected 2 rows or more, got {len(x)}")
+    if not len(x):  # before its columns are counted, of which no row may have any number
+        raise ValueError(f"{path}: expected a row or more, got none")
     x = x[:, None] if x.ndim == 1 else x
     return x.astype(np.float64), numbered(x.shape[1])
 

@@ -58,6 +58,11 @@ class TableTask(Task):
         if self.dim > COLUMNS:
             raise ValueError(f"{data.path}: expected at most {COLUMNS} columns, got {self.dim}")
         self.shape = (self.dim,)
+        if len(table.values) < 3:
+            raise ValueError(
+                f"{data.path}: expected 3 rows or more to train, validate and test on,"
+                f" got {len(table.values)}"
+            )
         rows = split(len(table.values), data.held_out, seed)
         self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
         train, validation, test = (table.values[which] for which in rows)
