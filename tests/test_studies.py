@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from dataclasses import replace
 from fokker import presets, results
+from fokker.cli import main
 from fokker.config import Network, Optimization
 from fokker.evolution import Taylor
 from fokker.objectives import DCD, ScoreMatching
@@ -79,6 +81,23 @@ def test_toy_goes_on_where_it_stopped(monkeypatch, tmp_path):
     (tmp_path / "fokker-sm.json").unlink()  # as if stopped before the part was whole
     toy.run(small, tmp_path)
     assert len(trained) == 2
+
+
+def test_a_slice_of_the_toy_study_is_not_taken_for_it(monkeypatch, tmp_path, capsys):
+    small, trained = part(monkeypatch), counting(monkeypatch, toy)
+    toy.run(small, tmp_path)
+    toy.check_done(small, tmp_path)
+    for other, message in (
+        (replace(small, steps=4), "expected a part with steps 4, got 3; give another --out"),
+        (replace(small, batch=8), "expected a part with batch 8, got 16; give"),
+        (replace(small, seeds=(0,)), "expected a part with networks 2, got 4; give"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            toy.check_done(other, tmp_path)
+    with pytest.raises(SystemExit) as stop:  # of any method, before one is trained
+        main(["reproduce", "toy", "--methods", "fokker-dcd", "--out", str(tmp_path)])
+    assert stop.value.code == 2 and len(trained) == 1
+    assert "expected a part with networks 21, got 4" in capsys.readouterr().err
 
 
 def test_toy_marks_what_diverged(monkeypatch, tmp_path):

@@ -74,8 +74,9 @@ class ReproduceToy:
     A study that was stopped goes on where it was. On a GPU the whole takes minutes; on a CPU,
     --quick does a small slice of it."""
 
-    out: Path = Path("runs/study-toy")
-    """The folder of the study: one part a method."""
+    out: Path | None = None
+    """The folder of the study, one part a method; runs/study-toy, or with --quick runs/study-toy-quick,
+    if not given."""
     device: str = "cpu"
     """The device to train on."""
     quick: bool = False
@@ -93,17 +94,22 @@ class ReproduceToy:
         for name in self.methods:
             if name not in names:
                 raise unknown(name, names, "a method", "--methods")
+        usual = Path("runs/study-toy-quick" if self.quick else "runs/study-toy")
+        out = usual if self.out is None else self.out
         console = Console()
         slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 150, "batch": 200}
-        for name, method in toy.METHODS:
-            part = toy.Part(name, method, device=self.device, **(slice_ if self.quick else {}))
+        own = slice_ if self.quick else {}
+        parts = [toy.Part(p, method, device=self.device, **own) for p, method in toy.METHODS]
+        for part in parts:  # before anything is spent
+            toy.check_done(part, out)
+        for part in parts:
             if self.methods and part.name not in self.methods:
                 continue
             say = f"{part.name}: {{}} of {part.optimization.steps} steps"
             with console.status(say.format(0)) as status:
-                toy.run(part, self.out, lambda k, say=say, s=status: s.update(say.format(k)))
-            console.print(f"{part.name}: done, in {self.out / (part.name + '.json')}")
-        rows = toy.collect(self.out)
+                toy.run(part, out, lambda k, say=say, s=status: s.update(say.format(k)))
+            console.print(f"{part.name}: done, in {out / (part.name + '.json')}")
+        rows = toy.collect(out)
         if self.results is not None:
             command = "fokker reproduce toy" + (" --quick" if self.quick else "")
             where = ", ".join(sorted({row["device"] for row in rows}))
@@ -112,9 +118,9 @@ class ReproduceToy:
         for line in tables.toy_rows(rows):
             table.add_row(*line)
         console.print(table)
-        figure = self.out / "learned-densities.png"
+        figure = out / "learned-densities.png"
         sets = [name for name in toy.SETS if any(row["data"] == name for row in rows)]
-        figures.learned_densities(self.out, rows, toy.WINDOW, sets, figure)
+        figures.learned_densities(out, rows, toy.WINDOW, sets, figure)
         console.print(f"figure: {figure}")
         if self.quick:
             console.print("This was --quick: a slice, not the study.")
@@ -246,8 +252,9 @@ class ReproduceDenoising:
 class ReproduceEstimators:
     """Measure variance and cost of every estimator of the divergence, on points and on images."""
 
-    out: Path = Path("results/estimators.json")
-    """The file of the figures."""
+    out: Path | None = None
+    """The file of the figures; results/estimators.json, or with --quick runs/estimators-quick.json, if
+    not given."""
     quick: bool = False
     """A few draws and rounds: shows that it works, not the figures."""
 
@@ -258,9 +265,10 @@ class ReproduceEstimators:
 
         torch.set_num_threads(1)
         if self.quick:
-            estimators.run(self.out, steps=3, batch=16, draws=3, rounds=2, progress=print)
+            out = self.out or Path("runs/estimators-quick.json")
+            estimators.run(out, steps=3, batch=16, draws=3, rounds=2, progress=print)
         else:
-            estimators.run(self.out, progress=print)
+            estimators.run(self.out or Path("results/estimators.json"), progress=print)
 
 
 @dataclass(frozen=True)

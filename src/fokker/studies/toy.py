@@ -77,6 +77,22 @@ def judge(energy: Energy, name: str, finite: bool, device: str) -> results.Row:
     return row
 
 
+def check_done(part: Part, folder: Path) -> None:
+    r"""Raises if there are rows of a part that it would not have now, as after --quick."""
+    target, own = folder / f"{part.name}.json", part.optimization
+    if not target.exists():
+        return
+    rows = json.loads(target.read_text())
+    wanted = {"steps": own.steps, "batch": own.batch, "networks": len(part.sets) * len(part.seeds)}
+    for name, value in wanted.items():
+        found = {len(rows)} if name == "networks" else {row[name] for row in rows}
+        if found != {value}:
+            got = ", ".join(map(str, sorted(found))) or "none"
+            raise ValueError(
+                f"{target}: expected a part with {name} {value}, got {got}; give another --out"
+            )
+
+
 def run(part: Part, folder: Path, progress: Callable[[int], None] = lambda step: None) -> None:
     r"""Trains a part and writes its rows and its learned densities, unless they are there."""
     target = folder / f"{part.name}.json"

@@ -70,8 +70,9 @@ class ReproduceGeneration:
     """The test images whose likelihood is taken; none if zero."""
     quick: bool = False
     """A small network, 6 steps of 8, 12 images: shows that it works, not how well."""
-    out: Path = Path("runs/study-generation")
-    """The folder of the study."""
+    out: Path | None = None
+    """The folder of the study; runs/study-generation, or with --quick runs/study-generation-quick, if not
+    given."""
     results: Path | None = None
     """Also write all rows to this JSON file."""
 
@@ -146,9 +147,11 @@ class ReproduceGeneration:
         from .working import sample, train
 
         console, clock = Console(), Clock(self.minutes)
+        usual = Path("runs/study-generation-quick" if self.quick else "runs/study-generation")
+        out = usual if self.out is None else self.out
         parts, settings = self.parts(), self.settings()
         for part in parts if "train" in self.stage else ():  # before anything is spent
-            place = self.out / part.name / "run"
+            place = out / part.name / "run"
             if (place / "config.toml").exists() and read_config(place) != part.config:
                 raise ValueError(
                     f"expected the settings of {place / 'config.toml'}, got others; use them, or"
@@ -169,25 +172,25 @@ class ReproduceGeneration:
                         if "seconds" in line:
                             say(f"{part.name}: step {step}, {line['seconds'] / 60:.1f} minutes")
 
-                    ended = train(part, self.out, every, clock, tick)
-                if (why := self.out / part.name / "diverged.txt").exists():
+                    ended = train(part, out, every, clock, tick)
+                if (why := out / part.name / "diverged.txt").exists():
                     say(f"{part.name}: {why.read_text().strip()}")
                 else:
                     say(f"{part.name}: {'trained' if ended else 'stopped by the clock and saved'}")
                 done = done and ended
         for part in parts:
-            if not any((self.out / part.name / "run" / "checkpoint").glob("step-*")):
-                lost = (self.out / part.name / "diverged.txt").exists()
+            if not any((out / part.name / "run" / "checkpoint").glob("step-*")):
+                lost = (out / part.name / "diverged.txt").exists()
                 say(
                     f"{part.name}: {'diverged before it was saved' if lost else 'not trained yet'}"
                 )
                 done = done and lost
                 continue
             if "sample" in self.stage:
-                done = sample(part, self.out, settings, clock, say) and done
+                done = sample(part, out, settings, clock, say) and done
             if "fid" in self.stage:
-                done = judge(part, self.out, extractor, settings, clock, say) and done
-        rows = collect(self.out)
+                done = judge(part, out, extractor, settings, clock, say) and done
+        rows = collect(out)
         if self.results is not None and rows:
             command = (
                 f"fokker reproduce generation --data {Path(self.data).name} --size {self.size}"
@@ -200,7 +203,7 @@ class ReproduceGeneration:
                 table.add_row(*(cell.replace("**", "") for cell in line))
             console.print(table)
         if "figures" in self.stage:
-            for path in figures.draw_all(parts, self.out, rows, settings):
+            for path in figures.draw_all(parts, out, rows, settings):
                 say(f"figure: {path}")
         if not done:
             say("Not all is done: the same command goes on from here.")
