@@ -153,7 +153,7 @@ def main(args: list[str] | None = None) -> None:
     expected = {name: steps(CASES[name], ALONE) for name in cases} if rank == 0 else {}
     found: dict[int, dict[str, float]] = {}
     store = Path(tempfile.gettempdir()) / f"fokker-ranks-{os.getppid()}"
-    for count in (size, 2):
+    for count in dict.fromkeys((size, 2)):
         if rank >= count:
             break
         init = f"file://{store}-{count}"
