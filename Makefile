@@ -3,12 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+comma := ,
+EXTRAS := dev$(if $(CI),$(comma)docs)
 
 .PHONY: demo test test-all lowest lint docs links tables bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib  # on all cores, where pip has one
 	touch $(STAMP)
 
 demo: $(STAMP)
