@@ -11,7 +11,8 @@ EXTRAS := dev$(if $(CI),$(comma)docs)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$(EXTRAS)]"
-	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib  # on all cores, where pip has one
+	# bytecode on all cores, where pip has one; a file of a package that is no Python is no fault
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -371,11 +371,12 @@ def tune(method: str, folder: Path, optimization: Optimization, device: str) -> 
     target = folder / "tuning" / f"{method}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     rows = json.loads(target.read_text()) if target.exists() else []
-    fresh = [trial for trial in TRIALS[method] if not any(map(trial.ran, rows))]
+    whole = lambda trial: sum(map(trial.ran, rows)) == len(toy.SETS)
+    fresh = [trial for trial in TRIALS[method] if not whole(trial)]
+    rows = [row for row in rows if not any(trial.ran(row) for trial in fresh)]
     for found, _ in spread(fresh, [(name, 100) for name in toy.SETS], optimization, device):
         rows += found
-    rows.sort(key=lambda row: next(i for i, trial in enumerate(TRIALS[method]) if trial.ran(row)))
-    target.write_text(json.dumps(rows, indent=1, allow_nan=False))
+        target.write_text(json.dumps(rows, indent=1, allow_nan=False))  # as far as it got
     for trial in TRIALS[method]:
         print(f"{trial}: mean KL {mean_kl([r for r in rows if trial.ran(r)]):.4f}", flush=True)
 
