@@ -24,6 +24,7 @@ from fokker.samplers import (
     Euler,
     Field,
     Flow,
+    Guided,
     Heun,
     karras,
 )
@@ -461,3 +462,56 @@ def test_a_warmup_asks_for_tuning():
     for other in (Heun(SHORT), Heun(SHORT, corrector=Corrector(MALA(0.1)))):
         with pytest.raises(ValueError, match="a corrector of MALA with a warmup to tune, got"):
             other.tune(ENERGY, (2,))
+
+
+# Guidance
+
+
+def test_the_guided_flow_of_a_gaussian():
+    r"""d log x / dσ = w σ/(s² + σ²) − (w − 1) σ/(r² + σ²), an integral in closed form."""
+    s, r, w, high, low = 0.7, 1.1, 1.6, 20.0, 0.05
+    energy = Guided(gaussian(s), gaussian(r), w)
+    x = draw(Heun(karras(500, low, high)), 50, energy=energy)
+    plain = draw(Heun(karras(500, low, high)), 50, energy=gaussian(s))
+    power = lambda v, a: ((v**2 + low**2) / (v**2 + high**2)) ** (a / 2)
+    # both end with a step of Euler's to zero
+    last = lambda a: 1 - a * low**2
+    share = w / (s**2 + low**2) - (w - 1) / (r**2 + low**2)
+    factor = power(s, w - 1) / power(r, w - 1) * last(share) / last(1 / (s**2 + low**2))
+    torch.testing.assert_close(x, factor * plain, rtol=1e-3, atol=0)
+
+
+def test_guidance_is_a_sum_of_energies_and_of_denoisers():
+    class Denoiser(nn.Module):
+        def denoise(self, x, sigma):
+            return x / (1 + sigma**2)  # of N(0, 1)
+
+    x, sigma = torch.randn(7, 2), torch.tensor(0.8)
+    energy = Guided(gaussian(1.0), gaussian(2.0), 3.0)
+    torch.testing.assert_close(
+        energy(x, sigma), 3 * gaussian(1.0)(x, sigma) - 2 * gaussian(2.0)(x, sigma)
+    )
+    by_energies = Field(energy).slope(x, 0.8)
+    torch.testing.assert_close(by_energies, 0.8 * Field(energy).jet(x, 0.8)[1])
+    by_denoiser = Field(Guided(Denoiser(), gaussian(2.0), 3.0)).slope(x, 0.8)
+    torch.testing.assert_close(by_denoiser, by_energies)
+    torch.testing.assert_close(
+        Field(Guided(gaussian(1.0), gaussian(2.0), 1.0)).slope(x, 0.8),
+        Field(gaussian(1.0)).slope(x, 0.8),
+    )
+
+
+def test_a_corrector_accepts_by_the_guided_energy():
+    s, r, w, sigma = 0.7, 1.1, 2.0, 0.5
+    energy = Guided(gaussian(s), gaussian(r), w)
+    corrector = Corrector(MALA(1.5), 300)
+    x = draw(Heun((2.0, sigma), corrector=corrector), 20_000, energy=energy)
+    share = w / (s**2 + sigma**2) - (w - 1) / (r**2 + sigma**2)
+    last = 1 - share * sigma**2  # of Euler's step to zero
+    assert float(x.std()) == pytest.approx(abs(last) / math.sqrt(share), rel=0.02)
+
+
+@pytest.mark.parametrize("weight", [0.5, math.nan, "2"])
+def test_a_weight_of_guidance_that_is_none(weight):
+    with pytest.raises(ValueError, match="expected a weight of guidance >= 1, got"):
+        Guided(gaussian(1.0), gaussian(2.0), weight)

@@ -182,6 +182,12 @@ def test_the_sample_command(tmp_path, capsys, trained, monkeypatch):
     assert x.dtype == np.uint8 and x.shape == (4, 1, 12, 12)
     again = ((read_png(grid)[0, :12, :12] + 1) * 127.5).round().numpy()
     assert np.abs(again - x[0, 0]).max() <= 1
+    capsys.readouterr()
+    same = ["sample", str(trained), "-n", "4", "-o", str(array), "--guide", str(trained), *FAST]
+    main(same)  # guided away from itself: where it was
+    assert "7 evaluations an image and as many of the guide" in capsys.readouterr().out
+    assert np.abs(np.load(array).astype(int) - x).max() <= 1
+    assert "guidance >= 1, got 0.5" in fails([*same, "--guidance", "0.5"], capsys)
     assert "end in .png or .npy" in fails(["sample", trained, "-o", "x.csv"], capsys)
     assert "expected n" in fails(["sample", trained, "-n", "0"], capsys)
     assert "churn" in fails(["sample", trained, "--churn", "-1"], capsys)

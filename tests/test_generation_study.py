@@ -11,7 +11,7 @@ from fokker import results, tables
 from fokker.cli import main
 from fokker.data.picture import to_float
 from fokker.metrics import Extractor
-from fokker.runs import read_checkpoint, write_checkpoint
+from fokker.runs import load, read_checkpoint, write_checkpoint
 from fokker.studies import generation
 from fokker.studies.generation.figures import draw_all
 from fokker.studies.generation.judging import nearest
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # it trains, draws and judges
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 PART = generation.Part(MINI, "fokker", "dcd-limit", "small", steps=4, batch=2, quick=True)
-SETTINGS = generation.Settings(5, 3, ("final", "snapshot"), 4, bits=0, near=4, batch=4)
+SETTINGS = generation.Settings(5, 3, ("final", "snapshot"), chunk=4, bits=0, near=4, batch=4)
 FIELDS = (
     "data method preset params train_images seconds nfe fid fid_n convention kid bpd device commit"
 )
@@ -268,6 +268,58 @@ def test_what_diverges_is_a_row(study, tmp_path):
     assert generation.judge(PART, folder, EXTRACTOR, own)
     rows = [row for row in generation.collect(folder) if row["kind"] == "steps"]
     assert rows and all("NaN" in row["diverged"] and row["fid"] is None for row in rows)
+
+
+def test_a_guided_draw(study, tmp_path):
+    folder, small = Path(shutil.copytree(study, tmp_path / "study")), PART.name
+    large = replace(PART, size="15m", steps=9)
+    own = replace(SETTINGS, kinds=("final", "guided"), guidance=(1.0, 2.0))
+    assert not any(
+        d.kind == "guided" for d in drawn_by(PART, folder, own)
+    )  # small guides the others
+    shutil.rmtree(folder / small / "run/checkpoint")
+    assert generation.train(large, folder)
+    assert not any(d.kind == "guided" for d in drawn_by(large, folder, own))  # nothing guides yet
+    shutil.copytree(study / small / "run/checkpoint", folder / small / "run/checkpoint")
+    assert generation.sample(large, folder, own)
+    final, plain, guided = (
+        images_of(folder / large.name, draw)[0] for draw in drawn_by(large, folder, own)
+    )
+    torch.testing.assert_close(plain, final[:3], atol=1, rtol=0)  # w = 1 is no guidance
+    assert not torch.equal(plain, guided)
+    assert generation.judge(large, folder, EXTRACTOR, own)
+    rows = [row for row in generation.collect(folder) if row["kind"] == "guided"]
+    assert [row["guidance"] for row in rows] == [1.0, 2.0]
+    assert {row["guide_step"] for row in rows} == {4}
+    assert all(row["guide"] == "small" and row["guide_seconds"] > 0 for row in rows)
+    lines = tables.generation_rows(generation.collect(folder))
+    (line,) = (line for line in lines if "guided" in line[1])
+    assert line[5] == "7 + 7" and " + " in line[2]
+
+
+def drawn_by(part, folder, settings):
+    return generation.draws_of(part, load(folder / part.name / "run"), folder, 20, settings)
+
+
+def test_a_corrected_draw_has_float32_layers(study, tmp_path, monkeypatch):
+    folder, seen = Path(shutil.copytree(study, tmp_path / "study")), []
+    real = generation.working.generate
+
+    def watched(field, *args):
+        seen.append((args[2].corrector, field.energy.dtype))
+        return real(field, *args)
+
+    monkeypatch.setattr(generation.working, "generate", watched)
+
+    def half(run, device):  # as on a GPU
+        run.energy.dtype = torch.bfloat16
+        return run.energy
+
+    monkeypatch.setattr(generation.working, "suited", half)
+    monkeypatch.setattr("fokker.generation.WARMUP", 2)
+    shutil.rmtree(folder / PART.name / "samples")
+    generation.sample(PART, folder, replace(SETTINGS, kinds=("corrector", "steps")))
+    assert set(seen) == {(0, torch.bfloat16), (1, torch.float32)}
 
 
 def test_nearest_finds_copies(study):

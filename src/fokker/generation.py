@@ -23,6 +23,7 @@ __all__ = [
     "bits_of",
     "check_trained",
     "generate",
+    "guided",
     "residuals_of",
     "suited",
     "tuned",
@@ -50,7 +51,7 @@ from .metrics import (
 from .networks import UNetDenoiser, UNetEnergy
 from .ranks import ALONE, Ranks
 from .runs import Run, build
-from .samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
+from .samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, Guided, karras
 from .tasks.image import LEVELS, noisy
 
 FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
@@ -128,6 +129,18 @@ def check_trained(run: Run) -> None:
     start = build(run.config, run.shape).state_dict()
     if all(torch.equal(v.cpu().to(start[k]), start[k]) for k, v in inner.state_dict().items()):
         raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
+
+
+def guided(run: Run, guide: Run, weight: float, device: torch.device | str) -> Guided:
+    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), on
+    a device."""
+    check_trained(guide)
+    if guide.shape != run.shape:
+        raise ValueError(
+            f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
+            f" {guide.shape}"
+        )
+    return Guided(suited(run, device), suited(guide, device), weight).to(device)
 
 
 @torch.no_grad()

@@ -34,6 +34,10 @@ class Sample:
     """The file: .csv or .npy of points; .png, a grid, or .npy, bytes (N, C, H, W), of images.
     samples.csv or samples.png if not given."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
+    guide: str | None = None
+    """For images: a worse energy of the same images, smaller or less trained, to be guided away from."""
+    guidance: float = 1.5
+    """How far to go from the guide to the run and on: 1 is the run itself."""
     batch: int = 64
     """The number of images at once."""
     device: str = "cpu"
@@ -52,6 +56,8 @@ class Sample:
             raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
         if not out.parent.is_dir() or out.is_dir():  # before anything is drawn
             raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
+        if self.guide is not None and not images:
+            raise ValueError(f"expected a run on images for --guide, got {run.path}")
         if images:
             with join(self.device) as ranks:
                 self.images(run, n, out, ranks)
@@ -60,11 +66,15 @@ class Sample:
 
     def images(self, run: Run, n: int, out: Path, ranks: Ranks) -> None:
         from ..data.picture import save_png, to_float
-        from ..generation import check_trained, generate, suited
+        from ..generation import check_trained, generate, guided, suited
         from ..samplers import Field
 
         check_trained(run)
-        field = Field(suited(run, ranks.device), self.compile)
+        if self.guide is None:
+            energy = suited(run, ranks.device)
+        else:
+            energy = guided(run, load(self.guide), self.guidance, ranks.device)
+        field = Field(energy, self.compile)
         how = (self.sampling, self.seed, self.batch, 0, ranks.device)
         drawn = generate(field, n, run.shape, *how, ranks=ranks)
         if not ranks.first:
@@ -74,9 +84,10 @@ class Sample:
         else:
             save_png(out, to_float(drawn.images))
         rate = "" if drawn.acceptance is None else f", acceptance {drawn.acceptance:.2f}"
+        guide = "" if self.guide is None else " and as many of the guide"
         print(
-            f"{n} images: {out}, {drawn.evaluations} evaluations an image, {drawn.seconds:.1f} s"
-            f"{rate}, by {run.weights}"
+            f"{n} images: {out}, {drawn.evaluations} evaluations an image{guide},"
+            f" {drawn.seconds:.1f} s{rate}, by {run.weights}"
         )
 
     def points(self, run: Run, n: int, out: Path) -> None:

@@ -52,6 +52,10 @@ class Evaluate:
     """For images: also by how much the energies of neighboring levels disagree, the Fokker-Planck
     residual of so many noisy test images."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
+    guide: str | None = None
+    """For the FID: a worse energy of the same images, smaller or less trained, to be guided away from."""
+    guidance: float = 1.5
+    """How far to go from the guide to the run and on: 1 is the run itself."""
     seed: int = 0
     """The seed of the samples."""
     convention: Literal["tf", "torch"] = "tf"
@@ -70,6 +74,10 @@ class Evaluate:
         asked = {name: count for name, count in asked.items() if count is not None}
         checks.at_least(2, **asked)  # before anything is computed
         checks.seed(self.seed)
+        if self.guide is not None and self.fid is None:
+            raise ValueError(
+                f"expected --fid with --guide, whose samples it judges, got {self.guide}"
+            )
         run = load(self.run_folder)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
         with join(checks.device(self.device or run.config.device)) as ranks:
@@ -89,7 +97,7 @@ class Evaluate:
         self, run: Run, task: ImageTask, ranks: Ranks, line: dict[str, Any], said: list[str]
     ) -> None:
         r"""Adds what samples and likelihood say, on the first rank."""
-        from ..generation import bits_of, check_trained, generate, residuals_of, suited
+        from ..generation import bits_of, check_trained, generate, guided, residuals_of, suited
         from ..metrics import described, judge_images, load_inception, reference_of
 
         check_trained(run)
@@ -123,6 +131,10 @@ class Evaluate:
             )
         if self.fid is not None and extractor is not None:
             how = (self.sampling, self.seed, self.batch, 0, device)
+            if self.guide is not None:
+                energy = guided(run, load(self.guide), self.guidance, device)
+                line |= {"guide": self.guide, "guidance": self.guidance}
+                said.append(f"guided by {self.guide}, weight {self.guidance:g}")
             drawn = generate(energy, self.fid, run.shape, *how, ranks=ranks)
             features = described(drawn.images, extractor, self.batch, ranks)
             if not ranks.first:  # nothing is left to share out: the reference is made once a set

@@ -13,6 +13,7 @@ __all__ = [
     "Euler",
     "Field",
     "Flow",
+    "Guided",
     "Heun",
     "Info",
     "Run",
@@ -31,6 +32,7 @@ from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
 from .field import Field
 from .flow import Churn, Drawn, Euler, Flow, Heun, karras
+from .guidance import Guided
 from .langevin import MALA, ULA
 
 SAMPLERS: dict[str, type[Sampler]] = {"ula": ULA, "mala": MALA, "annealed": Annealed}

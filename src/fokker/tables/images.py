@@ -136,19 +136,36 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
                 f"{g:g}: {'–' if m is None else f'{m:.1f}'}"
                 for g, m in zip(goals, passed, strict=True)
             ]
-            lines.append([
-                data,
-                GENERATION_NAMES.get((preset, method), f"{preset} {method}"),
-                f"{row['params'] / 1e6:.1f} M",
-                "diverged" if row["diverged"] else number(row["fid"]),
-                f"{row['fid_n']:,}" + (f" ({row['convention']})" if row["convention"] else ""),
-                str(row["nfe"]),
-                number(None if row["kid"] is None else 1000 * row["kid"]),
-                number(row["bpd"]),
-                number(None if row["seconds"] is None else row["seconds"] / 60),
-                ", ".join(said) or "–",
-            ])
+            lines.append(generation_line(row, ", ".join(said) or "–"))
+            guided = [r for r in alike if r["kind"] == "guided" and r["step"] == row["step"]]
+            if guided:
+                best = max(guided, key=lambda r: (r["fid_n"], -(r["fid"] or float("inf"))))
+                lines.append(generation_line(best, "–"))
     return lines
+
+
+def generation_line(row: results.Row, goals: str) -> list[str]:
+    r"""Returns the line of a draw. Guided, it has the parameters, evaluations and minutes of both."""
+    label = GENERATION_NAMES.get(
+        (row["preset"], row["method"]), f"{row['preset']} {row['method']}"
+    )
+    params, nfe, seconds = f"{row['params'] / 1e6:.1f}", str(row["nfe"]), row["seconds"]
+    if row["kind"] == "guided":
+        label += f", guided, w = {row['guidance']:g}"
+        params, nfe = f"{params} + {row['guide_params'] / 1e6:.1f}", f"{nfe} + {nfe}"
+        seconds = None if seconds is None else seconds + row["guide_seconds"]
+    return [
+        row["data"],
+        label,
+        f"{params} M",
+        "diverged" if row["diverged"] else number(row["fid"]),
+        f"{row['fid_n']:,}" + (f" ({row['convention']})" if row["convention"] else ""),
+        nfe,
+        number(None if row["kid"] is None else 1000 * row["kid"]),
+        number(row["bpd"]),
+        number(None if seconds is None else seconds / 60),
+        goals,
+    ]
 
 
 def fid_table(path: Path) -> str:

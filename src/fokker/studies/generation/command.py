@@ -53,13 +53,17 @@ class ReproduceGeneration:
     """The images of the final draw; as many as there are training images if not given."""
     few: int = 10_000
     """The images of the other draws."""
-    draws: tuple[Literal["final", "snapshot", "steps", "corrector"], ...] = (
+    draws: tuple[Literal["final", "snapshot", "steps", "corrector", "guided"], ...] = (
         "final",
         "snapshot",
         "steps",
         "corrector",
+        "guided",
     )
-    """What is drawn: by the last weights, by each snapshot, with other steps, with a corrector."""
+    """What is drawn: by the last weights, by each snapshot, with other steps, with a corrector, guided by
+    the small network of the study, where there is one."""
+    guidance: tuple[float, ...] = (1.5,)
+    """The weights of guidance, a draw each."""
     chunk: int = 1000
     """The images drawn at once."""
     convention: Literal["tf", "torch"] = "tf"
@@ -103,6 +107,7 @@ class ReproduceGeneration:
             self.samples,
             self.few,
             self.draws,
+            self.guidance,
             self.chunk,
             self.device != "cpu",
             self.convention,

@@ -1,7 +1,7 @@
 r"""The figures of the generation study.
 
-Rows have a `kind`. Those of draws (`final`, `snapshot`, `steps`, `corrector`) have FID and KID with
-their convention and count, and the cost of a sample. Beside them:
+Rows have a `kind`. Those of draws (`final`, `snapshot`, `steps`, `corrector`, `guided`) have FID and KID
+with their convention and count, and the cost of a sample. Beside them:
 
 ==============  ==================================================================================
 `data`          FID of the training against the test images: what a perfect model would have
@@ -24,7 +24,7 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any
 
-from .parts import Clock, Draw, Part, Settings, draws_of
+from .parts import Clock, Draw, Part, Settings, draws_of, guide_of
 from .working import images_of, snapshots_of, weights_of
 from ... import results
 from ...data.picture import to_float
@@ -164,6 +164,11 @@ def distances(
         "kid_std": None,
         "bpd": None,
     }
+    if draw.kind == "guided":
+        guide = place.parent / guide_of(part).name / "run"
+        row |= {"guidance": draw.guidance, "guide": guide_of(part).size}
+        row |= {"guide_step": draw.guide_step, "guide_params": weights_of(load(guide))}
+        row |= {"guide_seconds": read_checkpoint(guide).seconds}
     if extractor is not None and lost is None:
         reference = reference_of(train, extractor, settings.batch)
         fid, kid = judge_images(images, reference, extractor, settings.batch)

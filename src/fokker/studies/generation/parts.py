@@ -16,11 +16,25 @@ r"""What the generation study consists of.
 `final`      the last weights, as many images as the training set has, 18 Heun steps
 `snapshot`   each snapshot, fewer images: FID along training
 `steps`      the last weights with fewer or more Heun steps
-`corrector`  the last weights with a MALA transition at each level, accepted by the energy
+`corrector`  the last weights with a MALA transition at each level, accepted by the energy; its layers
+             in float32
+`guided`     the last weights, guided away from those of the small network on the same set
+             (`fokker.samplers.guidance`), where that is trained
 ===========  =====================================================================================
 """
 
-__all__ = ["DRAWS", "METHODS", "STAGES", "Clock", "Draw", "Part", "Settings", "draws_of"]
+__all__ = [
+    "DRAWS",
+    "GUIDE",
+    "METHODS",
+    "STAGES",
+    "Clock",
+    "Draw",
+    "Part",
+    "Settings",
+    "draws_of",
+    "guide_of",
+]
 
 import time
 
@@ -32,10 +46,10 @@ from ...config import Config, ImageData, UNet
 from ...generation import Sampling
 from ...guard import Guard
 from ...presets import generation_config
-from ...runs import Run
+from ...runs import Run, read_checkpoint
 
 STAGES = ("train", "sample", "fid", "figures")
-DRAWS = ("final", "snapshot", "steps", "corrector")
+DRAWS = ("final", "snapshot", "steps", "corrector", "guided")
 METHODS = (
     ("paper", "dcd"),
     ("fokker", "dcd"),
@@ -45,6 +59,7 @@ METHODS = (
 MIRRORED = ("cifar10", "celeba32")  # sets whose mirror images are as likely
 STEPS = (6, 9, 12, 27)  # beside 18
 CORRECTED = (9, 18)  # steps with a corrector
+GUIDE = "small"  # the size that guides the others
 
 
 class Clock:
@@ -122,6 +137,7 @@ class Settings:
     count: int | None = None  # images of the final draw; as many as there are to train on
     few: int = 10_000  # images of the other draws
     kinds: tuple[str, ...] = DRAWS
+    guidance: tuple[float, ...] = (1.5,)  # weights of the guided draws
     chunk: int = 1000  # images drawn at once, and to a file
     compile: bool = False
     convention: str = "tf"
@@ -139,13 +155,21 @@ class Draw:
     step: int  # of the weights
     sampling: Sampling
     count: int
+    guidance: float = 1.0
+    guide_step: int = 0  # of the weights that guide
 
     @property
     def name(self) -> str:
         own = self.sampling
-        return (
-            f"{self.kind}-{self.step:08d}-{own.sampler}{own.steps}-c{own.corrector}-{self.count}"
-        )
+        how = f"{own.sampler}{own.steps}-c{own.corrector}"
+        if self.kind == "guided":
+            how += f"-g{self.guidance:g}-{self.guide_step:08d}"
+        return f"{self.kind}-{self.step:08d}-{how}-{self.count}"
+
+
+def guide_of(part: Part) -> Part:
+    r"""Returns the part whose energy guides another: the same method in small on the same set."""
+    return replace(part, size=GUIDE)
 
 
 def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings) -> list[Draw]:
@@ -170,4 +194,8 @@ def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings)
         found += [
             Draw("corrector", step, replace(own, steps=n, corrector=1), few) for n in corrected
         ]
+    guide = folder / guide_of(part).name / "run"
+    if part.size != GUIDE and any((guide / "checkpoint").glob("step-*")):
+        last = read_checkpoint(guide).step
+        found += [Draw("guided", step, own, few, w, last) for w in settings.guidance]
     return [draw for draw in found if draw.kind in settings.kinds]

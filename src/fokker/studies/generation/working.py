@@ -14,11 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing import Any
 
-from .parts import Clock, Draw, Part, Settings, draws_of
+from .parts import Clock, Draw, Part, Settings, draws_of, guide_of
 from ...checkpoints import first_line
-from ...generation import DivergedEnergy, generate, suited, tuned
+from ...generation import DivergedEnergy, generate, guided, suited, tuned
+from ...networks import UNetEnergy
 from ...runs import Run, load, read_checkpoint
-from ...samplers import Field
+from ...samplers import Field, Guided
 from ...tasks.image import ImageTask
 from ...training import Diverged, Interrupted, fit
 
@@ -164,7 +165,8 @@ def sample(
     task = run.task()
     assert isinstance(task, ImageTask)
     energy = suited(run, part.device)
-    field = Field(energy, settings.compile)
+    own = {m: m.dtype for m in energy.modules() if isinstance(m, UNetEnergy)}
+    fields: dict[tuple[bool, bool], Field] = {}
     snapshots_of(place)  # all are whole
     final = {k: v.clone() for k, v in energy.state_dict().items()}
     for draw in draws_of(part, run, folder, len(task.images["train"]), settings):
@@ -186,14 +188,26 @@ def sample(
             path = place / "snapshots" / f"step-{draw.step:08d}.safetensors"
             weights = {k: v.float() for k, v in load_file(path).items()}
         energy.load_state_dict(weights)  # in place: a compiled field sees them
-        flow = None
+        exact = draw.sampling.corrector > 0  # to accept, energies are to be right to a nat
+        for module, dtype in own.items():
+            module.dtype = torch.float32 if exact else dtype
+        kind = (exact, draw.kind == "guided")
+        if kind not in fields:
+            source = energy
+            if draw.kind == "guided":
+                worse = load(folder / guide_of(part).name / "run")
+                source = guided(run, worse, draw.guidance, part.device)
+            fields[kind] = Field(source, settings.compile)
+        field, flow = fields[kind], None
+        if isinstance(field.energy, Guided):
+            field.energy.weight.fill_(draw.guidance)
         for begin, n in todo:
             if clock.over:
                 return False
             try:
                 flow = flow or tuned(field, run.shape, draw.sampling, device=part.device)
-                own = (draw.sampling, 0, settings.chunk, begin, part.device, flow)
-                drawn = generate(field, n, run.shape, *own)
+                given = (draw.sampling, 0, settings.chunk, begin, part.device, flow)
+                drawn = generate(field, n, run.shape, *given)
             except (DivergedEnergy, FloatingPointError) as error:
                 (target / "diverged.json").write_text(json.dumps({"diverged": str(error)}))
                 progress(f"{part.name}: {draw.name}, {error}")
