@@ -303,19 +303,24 @@ def drawn_by(part, folder, settings):
 
 def test_a_corrected_draw_has_float32_layers(study, tmp_path, monkeypatch):
     folder, seen = Path(shutil.copytree(study, tmp_path / "study")), []
-    real = generation.working.generate
+    path = folder / PART.name / "run" / "config.toml"
+    assert 'precision = "float32"' in path.read_text()
+    path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))  # as on a GPU
+    real, draw = generation.working.suited, generation.working.generate
+    other = load(path.parent)
+    assert real(other, "meta").dtype == torch.bfloat16
+    assert real(other, "meta", exact=True).dtype == torch.float32
 
-    def watched(field, *args):
-        seen.append((args[2].corrector, field.energy.dtype))
-        return real(field, *args)
-
-    monkeypatch.setattr(generation.working, "generate", watched)
-
-    def half(run, device):  # as on a GPU
-        run.energy.dtype = torch.bfloat16
+    def suited(run, device, exact=False):
+        run.energy.dtype = torch.float32 if exact else torch.bfloat16
         return run.energy
 
-    monkeypatch.setattr(generation.working, "suited", half)
+    def generate(field, *args):
+        seen.append((args[2].corrector, field.energy.dtype))
+        return draw(field, *args)
+
+    monkeypatch.setattr(generation.working, "suited", suited)
+    monkeypatch.setattr(generation.working, "generate", generate)
     monkeypatch.setattr("fokker.generation.WARMUP", 2)
     shutil.rmtree(folder / PART.name / "samples")
     generation.sample(PART, folder, replace(SETTINGS, kinds=("corrector", "steps")))

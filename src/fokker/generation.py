@@ -39,6 +39,7 @@ from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
 from . import checks
+from .config import UNet
 from .data.picture import to_float, to_uint8
 from .derivatives import Hutchinson, probe
 from .energies import Energy
@@ -108,13 +109,22 @@ class Generated(NamedTuple):
     seconds: float  # without tuning and, but for the first batch, compilation
 
 
-def suited(run: Run, device: torch.device | str) -> Energy:
-    r"""Returns the energy of a run on a device; its layers run in float32 on a CPU, which is slow at
-    less."""
-    if torch.device(device).type == "cpu":
+def suited(run: Run, device: torch.device | str, exact: bool = False) -> Energy:
+    r"""Returns the energy of a run on a device, with layers in the precision that they were trained in,
+    or float32: on a CPU, which is slow at less, and where it is to be exact.
+
+    Arguments:
+        run: The run.
+        device: The device.
+        exact: Whether values of the energy count, as they do for an acceptance or a likelihood: in
+            bfloat16 they are off by nats.
+    """
+    network = run.config.network
+    if isinstance(network, UNet):
+        wide = exact or torch.device(device).type == "cpu"
         for module in run.energy.modules():
             if isinstance(module, UNetEnergy):
-                module.dtype = torch.float32
+                module.dtype = torch.float32 if wide else getattr(torch, network.precision)
     return run.energy.to(device)
 
 
@@ -131,16 +141,19 @@ def check_trained(run: Run) -> None:
         raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
 
 
-def guided(run: Run, guide: Run, weight: float, device: torch.device | str) -> Guided:
-    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), on
-    a device."""
+def guided(
+    run: Run, guide: Run, weight: float, device: torch.device | str, exact: bool = False
+) -> Guided:
+    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), both
+    as `suited` has them."""
     check_trained(guide)
     if guide.shape != run.shape:
         raise ValueError(
             f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
             f" {guide.shape}"
         )
-    return Guided(suited(run, device), suited(guide, device), weight).to(device)
+    own = (suited(run, device, exact), suited(guide, device, exact))
+    return Guided(*own, weight).to(device)
 
 
 @torch.no_grad()

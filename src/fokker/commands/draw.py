@@ -70,10 +70,11 @@ class Sample:
         from ..samplers import Field
 
         check_trained(run)
+        exact = self.sampling.corrector > 0
         if self.guide is None:
-            energy = suited(run, ranks.device)
+            energy = suited(run, ranks.device, exact)
         else:
-            energy = guided(run, load(self.guide), self.guidance, ranks.device)
+            energy = guided(run, load(self.guide), self.guidance, ranks.device, exact)
         field = Field(energy, self.compile)
         how = (self.sampling, self.seed, self.batch, 0, ranks.device)
         drawn = generate(field, n, run.shape, *how, ranks=ranks)

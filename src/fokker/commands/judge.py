@@ -102,7 +102,7 @@ class Evaluate:
 
         check_trained(run)
         device = ranks.device
-        energy, train = suited(run, device), task.images["train"]
+        energy, train = suited(run, device, exact=True), task.images["train"]
         extractor = None
         if self.fid is not None:
             given = (self.inception, self.convention, device)
@@ -131,8 +131,10 @@ class Evaluate:
             )
         if self.fid is not None and extractor is not None:
             how = (self.sampling, self.seed, self.batch, 0, device)
+            exact = self.sampling.corrector > 0
+            energy = suited(run, device, exact)
             if self.guide is not None:
-                energy = guided(run, load(self.guide), self.guidance, device)
+                energy = guided(run, load(self.guide), self.guidance, device, exact)
                 line |= {"guide": self.guide, "guidance": self.guidance}
                 said.append(f"guided by {self.guide}, weight {self.guidance:g}")
             drawn = generate(energy, self.fid, run.shape, *how, ranks=ranks)

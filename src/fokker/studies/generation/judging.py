@@ -110,7 +110,7 @@ def judge(
         if found is not None:
             add(f"energy-{step}", lambda: levels(energy, task, found[0], place, device, settings))
         if settings.bits:
-            add(f"bits-{step}", lambda: [likelihood(part, energy, task, device, settings)])
+            add(f"bits-{step}", lambda: [likelihood(part, run, task, device, settings)])
     for path, fid, make in jobs:
         if not missing(path, extractor if fid else None):
             continue
@@ -263,13 +263,14 @@ def levels(
 
 
 def likelihood(
-    part: Part, energy: Any, task: ImageTask, device: torch.device, settings: Settings
+    part: Part, run: Run, task: ImageTask, device: torch.device, settings: Settings
 ) -> results.Row:
-    r"""Returns the likelihood of test images, in bits a dimension."""
-    test = task.pixels("test")[: settings.bits]
+    r"""Returns the likelihood of test images, in bits a dimension, by layers in float32."""
+    energy, test = suited(run, device, exact=True), task.pixels("test")[: settings.bits]
     bits, error = bits_of(
         energy, test, task.pixels("train"), part.sampling, settings.batch, device=device
     )
+    suited(run, device)
     return {"kind": "bits", "bpd": bits, "bpd_error": error, "bpd_n": len(test)}
 
 

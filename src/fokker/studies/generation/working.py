@@ -17,7 +17,6 @@ from typing import Any
 from .parts import Clock, Draw, Part, Settings, draws_of, guide_of
 from ...checkpoints import first_line
 from ...generation import DivergedEnergy, generate, guided, suited, tuned
-from ...networks import UNetEnergy
 from ...runs import Run, load, read_checkpoint
 from ...samplers import Field, Guided
 from ...tasks.image import ImageTask
@@ -165,7 +164,6 @@ def sample(
     task = run.task()
     assert isinstance(task, ImageTask)
     energy = suited(run, part.device)
-    own = {m: m.dtype for m in energy.modules() if isinstance(m, UNetEnergy)}
     fields: dict[tuple[bool, bool], Field] = {}
     snapshots_of(place)  # all are whole
     final = {k: v.clone() for k, v in energy.state_dict().items()}
@@ -188,15 +186,14 @@ def sample(
             path = place / "snapshots" / f"step-{draw.step:08d}.safetensors"
             weights = {k: v.float() for k, v in load_file(path).items()}
         energy.load_state_dict(weights)  # in place: a compiled field sees them
-        exact = draw.sampling.corrector > 0  # to accept, energies are to be right to a nat
-        for module, dtype in own.items():
-            module.dtype = torch.float32 if exact else dtype
+        exact = draw.sampling.corrector > 0
+        suited(run, part.device, exact)
         kind = (exact, draw.kind == "guided")
         if kind not in fields:
             source = energy
             if draw.kind == "guided":
                 worse = load(folder / guide_of(part).name / "run")
-                source = guided(run, worse, draw.guidance, part.device)
+                source = guided(run, worse, draw.guidance, part.device, exact)
             fields[kind] = Field(source, settings.compile)
         field, flow = fields[kind], None
         if isinstance(field.energy, Guided):
