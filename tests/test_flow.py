@@ -515,3 +515,11 @@ def test_a_corrector_accepts_by_the_guided_energy():
 def test_a_weight_of_guidance_that_is_none(weight):
     with pytest.raises(ValueError, match="expected a weight of guidance >= 1, got"):
         Guided(gaussian(1.0), gaussian(2.0), weight)
+
+
+@everyone
+def test_a_watched_field_counts_the_evaluations(flow):
+    seen = []
+    field = Field(ENERGY, watch=lambda: seen.append(1))
+    flow.run(field, 5, (2,), seeded(), batch=3)
+    assert len(seen) == 2 * flow.evaluations

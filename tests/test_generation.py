@@ -7,7 +7,7 @@ import shutil
 import torch
 
 from dataclasses import replace
-from fokker import fit, load, shipped
+from fokker import fit, load, results, shipped
 from fokker.cli import main
 from fokker.commands.train import TrainGeneration
 from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
@@ -86,7 +86,7 @@ def test_every_preset_has_a_gradient(preset, method):
 def test_the_presets():
     data = ImageData("celeba32", flip=True)
     paper = generation_config("paper", "dcd", data)
-    assert paper.network == UNet(96, 2, "pool")
+    assert paper.network == UNet(96, 2, "sum")
     assert isinstance(paper.objective, LevelDCD)
     assert (paper.objective.level, paper.objective.form) == (LogNormal(-1.2, 1.2), "hutchinson")
     ours = generation_config("fokker", "dcd-limit", data, "small", "cuda", time=0.5)
@@ -421,10 +421,30 @@ def test_a_flipped_byte_is_seen(tmp_path, trained, file):
 
 
 def test_other_names_are_told(tmp_path, capsys, trained):
-    assert "of which there are none" in fails(["sample", "nothing"], capsys) or shipped.names()
+    assert "one of celeba32, cifar10, got nothing" in fails(["sample", "nothing"], capsys)
     shipped.export(load(trained), "mini", tmp_path)
     with pytest.raises(ValueError, match="one of mini, got maxi"):
         shipped.read("maxi", tmp_path)
+
+
+def test_two_energies_are_shipped_and_small():
+    assert shipped.names() == ["celeba32", "cifar10"]
+    assert sum(path.stat().st_size for path in shipped.ROOT.rglob("*")) < 12 * 2**20
+    assert "non-commercial" in (shipped.ROOT / "celeba32" / "card.md").read_text()
+
+
+@pytest.mark.parametrize("name", shipped.names())
+def test_the_card_of_what_is_shipped_says_what_was_measured(name):
+    rows = results.load(Path(__file__).parents[1] / "results" / "generation.json")["rows"]
+    step = shipped.read(name).step
+    (row,) = (
+        r
+        for r in rows
+        if (r["data"], r["size"], r["kind"], r["step"]) == (name, "small", "final", step)
+    )
+    card = (shipped.ROOT / name / "card.md").read_text()
+    assert f"**FID**: {row['fid']:.2f} with {row['fid_n']:,} samples" in card
+    assert f"KID {1000 * row['kid']:.1f}e-3" in card
 
 
 @pytest.mark.parametrize("name", shipped.names())

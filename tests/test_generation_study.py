@@ -16,6 +16,7 @@ from fokker.studies import generation
 from fokker.studies.generation.figures import draw_all
 from fokker.studies.generation.judging import nearest
 from fokker.studies.generation.working import gaps, images_of, snapshots_of
+from fokker.tables.images import draw_table
 from fokker.training import Diverged, Interrupted
 from pathlib import Path
 
@@ -295,6 +296,10 @@ def test_a_guided_draw(study, tmp_path):
     lines = tables.generation_rows(generation.collect(folder))
     (line,) = (line for line in lines if "guided" in line[1])
     assert line[5] == "7 + 7" and " + " in line[2]
+    said = draw_table(generation.collect(folder))
+    assert "guided, w = 2" in said and said.count("\n") == 3
+    names = {path.name for path in draw_all([large], folder, [], own)}
+    assert {f"{large.name}-guided-2.png", f"{large.name}-samples.png"} <= names
 
 
 def drawn_by(part, folder, settings):

@@ -54,7 +54,22 @@ def test_what_the_readme_says_of_generation():
     most = lambda data: max((r for r in found if r["data"] == data), key=lambda r: r["fid_n"])
     row, other = most("celeba32"), most("cifar10")
     assert f"FID {row['fid']:.2f} on CelebA-32 with {row['fid_n']:,} samples" in text
-    assert f"{other['fid']:.2f} on CIFAR-10 with {other['fid_n']:,}, where we ask" in text
+    guided = [
+        r for r in rows if (r["kind"], r["data"], r.get("fid_n")) == ("guided", "cifar10", 50_000)
+    ]
+    best = min(r["fid"] for r in guided)
+    assert f"on CIFAR-10, with {other['fid_n']:,}, {other['fid']:.2f}, and {best:.2f} when" in text
+    docs = " ".join((ROOT / "docs/generation.md").read_text().split())
+    assert f"FID {other['fid']:.2f} with 50,000 samples, a miss" in docs and other["fid"] > 9.6
+    assert f"**guided, {best:.2f}**, which passes it" in docs and best <= 9.6
+    plain, corrected = (
+        next(r["fid"] for r in rows if r["kind"] == kind and r["steps"] == 9)
+        for kind in ("steps", "corrector")
+    )
+    assert f"from {plain:.2f} to {corrected:.2f}" in docs
+    small = [r for r in rows if r["kind"] == "final" and r["size"] == "small"]
+    said = " and ".join(f"{r['fid']:.2f}" for r in sorted(small, key=lambda r: r["data"]))
+    assert f"FID {said} with 10,000 samples" in docs
     assert "after six and a half minutes" in text and abs(row["seconds"] / 60 - 6.5) < 0.1
     assert f"where the paper has {tables.PUBLISHED['celeba32']}" in text
 

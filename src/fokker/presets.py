@@ -23,7 +23,7 @@ bfloat16.
 
 **Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the paper
 and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last pooling;
-Hutchinson's estimator. What the paper leaves open: the step of the divergence, taken as in its denoising
+Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since a mean hardly learns; the step of the divergence, taken as in its denoising
 study, :math:`\delta = 0.2 \sigma^2`; the weight of a level, :math:`\sigma^2`, that of the divergence
 itself where nothing is divided by its :math:`\delta`; rate 2e-4, constant, as in its other image study;
 batch 256; an average of the weights; the encoder, ours, at the same size. `fokker`: the full U-Net with
@@ -281,7 +281,7 @@ def generation_config(
     objective = replace(objective, **{k: v for k, v in own.items() if v is not None})
     fast = device != "cpu"
     width, blocks = SIZES[size]
-    form = "denoiser" if method == "reference" else "pool" if name == "paper" else "inner"
+    form = "denoiser" if method == "reference" else "sum" if name == "paper" else "inner"
     precision = "bfloat16" if fast else "float32"
     optimization = Optimization(
         steps=30_000, batch=256, rate=7e-4, beta2=0.99, warmup=1000, ema=0.999

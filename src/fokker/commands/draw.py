@@ -11,6 +11,8 @@ import warnings
 
 from dataclasses import dataclass
 from pathlib import Path
+from rich.console import Console
+from rich.progress import Progress
 from typing import Annotated
 
 from .. import checks
@@ -75,9 +77,15 @@ class Sample:
             energy = suited(run, ranks.device, exact)
         else:
             energy = guided(run, load(self.guide), self.guidance, ranks.device, exact)
-        field = Field(energy, self.compile)
+        batches = -(-len(ranks.among(n)) // self.batch)
+        total = batches * self.sampling.flow(1).evaluations
         how = (self.sampling, self.seed, self.batch, 0, ranks.device)
-        drawn = generate(field, n, run.shape, *how, ranks=ranks)
+        console = Console(stderr=True)
+        hidden = not (ranks.first and console.is_terminal)
+        with Progress(console=console, transient=True, disable=hidden) as bar:
+            task = bar.add_task("drawing", total=total)
+            field = Field(energy, self.compile, lambda: bar.advance(task))
+            drawn = generate(field, n, run.shape, *how, ranks=ranks)
         if not ranks.first:
             return
         if out.suffix == ".npy":

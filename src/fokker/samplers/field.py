@@ -65,12 +65,18 @@ class Field:
     Arguments:
         energy: The energy, from points :math:`(B, *)` and a level :math:`()` to :math:`(B)`.
         compile: Whether its derivatives are compiled.
+        watch: Called before each evaluation, to show how far a run is.
     """
 
-    def __init__(self, energy: Conditional, compile: bool = False) -> None:
+    def __init__(
+        self,
+        energy: Conditional,
+        compile: bool = False,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
         if not callable(energy):
             raise ValueError(f"expected a callable energy of (x, sigma), got {energy!r}")
-        self.energy, self.compile = energy, compile
+        self.energy, self.compile, self.watch = energy, compile, watch
         self.traces: dict[Any, Traced] = {}
 
     def jet(self, x: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
@@ -82,6 +88,7 @@ class Field:
         return finite(self.call(slope, x, sigma), sigma)
 
     def call(self, function: Callable[..., Any], x: Tensor, sigma: float) -> Any:
+        self.watch()
         level = constant(sigma, x)
         if not self.compile:
             return function(self.energy, x, level)

@@ -36,6 +36,7 @@ from .images import (
     GENERATION_HEADER,
     PUBLISHED,
     denoising_rows,
+    draw_table,
     fid_table,
     generation_rows,
     generation_table,
@@ -77,6 +78,7 @@ def render(text: str, root: Path) -> str:
         "trust": lambda: trust_table(root / "results/trust.json"),
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
         "generation": lambda: generation_table(root / "results/generation.json"),
+        "draws": lambda: draw_table(rows("generation")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

@@ -8,6 +8,7 @@ __all__ = [
     "GOALS",
     "PUBLISHED",
     "denoising_rows",
+    "draw_table",
     "fid_table",
     "generation_rows",
     "generation_table",
@@ -166,6 +167,31 @@ def generation_line(row: results.Row, goals: str) -> list[str]:
         number(None if seconds is None else seconds / 60),
         goals,
     ]
+
+
+def draw_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns what other steps, a corrector and guidance do to the FID: draws of one count by the same
+    weights, in turn. Guided, an evaluation is one of each energy."""
+    header = ("set", "draw", "evaluations", "FID", "images", "KID × 10³", "accepted", "images/s")
+    own = [r for r in rows if r["kind"] in {"steps", "corrector", "guided"} and not r["diverged"]]
+    lines = []
+    for row in sorted(
+        own, key=lambda r: (r["data"], r["size"], r["fid_n"], r["nfe"], r.get("guidance", 1.0))
+    ):
+        label = f"{row['steps']} steps"
+        label += f", {row['corrector']} MALA transition a level" if row["corrector"] else ""
+        label += f", guided, w = {row['guidance']:g}" if row["kind"] == "guided" else ""
+        lines.append([
+            row["data"],
+            label,
+            str(row["nfe"]),
+            number(row["fid"]),
+            f"{row['fid_n']:,} ({row['convention']})",
+            number(None if row["kid"] is None else 1000 * row["kid"]),
+            "–" if row["acceptance"] is None else f"{row['acceptance']:.0%}",
+            f"{row['images_per_second']:.0f}",
+        ])
+    return results.markdown(header, lines)
 
 
 def fid_table(path: Path) -> str:

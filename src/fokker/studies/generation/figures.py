@@ -157,14 +157,19 @@ def grids(part: Part, folder: Path, target: Path, settings: Settings) -> list[Pa
     task = run.task()
     assert isinstance(task, ImageTask)
     drawn = draws_of(part, run, folder, len(task.images["train"]), settings)
-    final = next((draw for draw in drawn if draw.kind == "final"), None)
-    images = None if final is None else images_of(place, final)
-    if images is None or not len(images[0]):
-        return []
     target.mkdir(parents=True, exist_ok=True)
-    x = to_float(images[0])
-    save_png(first := target / f"{part.name}-samples.png", x[:64])
-    x = x[: settings.near]
-    order = nearest(x, task.pixels("train"))[0].argsort()[:16]
-    save_png(close := target / f"{part.name}-nearest-samples.png", x[order])
-    return [first, close]
+    paths = []
+    for draw in (draw for draw in drawn if draw.kind in {"final", "guided"}):
+        images = images_of(place, draw)
+        if images is None or not len(images[0]):
+            continue
+        x = to_float(images[0])
+        name = "samples" if draw.kind == "final" else f"guided-{draw.guidance:g}"
+        save_png(first := target / f"{part.name}-{name}.png", x[:64])
+        paths.append(first)
+        if draw.kind == "final":
+            x = x[: settings.near]
+            order = nearest(x, task.pixels("train"))[0].argsort()[:16]
+            save_png(close := target / f"{part.name}-nearest-samples.png", x[order])
+            paths.append(close)
+    return paths
