@@ -471,8 +471,8 @@ def test_the_guided_flow_of_a_gaussian():
     r"""d log x / dσ = w σ/(s² + σ²) − (w − 1) σ/(r² + σ²), an integral in closed form."""
     s, r, w, high, low = 0.7, 1.1, 1.6, 20.0, 0.05
     energy = Guided(gaussian(s), gaussian(r), w)
-    x = draw(Heun(karras(500, low, high)), 50, energy=energy)
-    plain = draw(Heun(karras(500, low, high)), 50, energy=gaussian(s))
+    x = draw(Heun(karras(200, low, high)), 50, energy=energy)
+    plain = draw(Heun(karras(200, low, high)), 50, energy=gaussian(s))
     power = lambda v, a: ((v**2 + low**2) / (v**2 + high**2)) ** (a / 2)
     # both end with a step of Euler's to zero
     last = lambda a: 1 - a * low**2
@@ -504,11 +504,11 @@ def test_guidance_is_a_sum_of_energies_and_of_denoisers():
 def test_a_corrector_accepts_by_the_guided_energy():
     s, r, w, sigma = 0.7, 1.1, 2.0, 0.5
     energy = Guided(gaussian(s), gaussian(r), w)
-    corrector = Corrector(MALA(1.5), 300)
-    x = draw(Heun((2.0, sigma), corrector=corrector), 20_000, energy=energy)
+    corrector = Corrector(MALA(1.5), 40)
+    x = draw(Heun((2.0, sigma), corrector=corrector), 2000, energy=energy)
     share = w / (s**2 + sigma**2) - (w - 1) / (r**2 + sigma**2)
     last = 1 - share * sigma**2  # of Euler's step to zero
-    assert float(x.std()) == pytest.approx(abs(last) / math.sqrt(share), rel=0.02)
+    assert float(x.std()) == pytest.approx(abs(last) / math.sqrt(share), rel=0.05)
 
 
 @pytest.mark.parametrize("weight", [0.5, math.nan, "2"])

@@ -83,7 +83,7 @@ def learned_densities(
                     image, origin="lower", extent=extent, cmap="magma", vmin=0, vmax=truth.max()
                 )
         path.parent.mkdir(parents=True, exist_ok=True)
-        fig.savefig(path, dpi=130)
+        fig.savefig(path, dpi=100)
 
 
 def sweeps(source: Path, path: Path) -> None:
