@@ -501,6 +501,17 @@ def test_guidance_is_a_sum_of_energies_and_of_denoisers():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of the compiler's own
+def test_what_is_compiled_serves_all_weights_of_guidance():
+    energy = Guided(gaussian(1.0), gaussian(2.0), 1.5)
+    field, x = Field(energy, compile=True), torch.randn(4, 2)
+    for w in (1.5, 3.0):
+        energy.weight.fill_(w)
+        torch.testing.assert_close(field.slope(x, 0.8), Field(energy).slope(x, 0.8))
+    assert len(field.traces) == 1
+
+
 def test_a_corrector_accepts_by_the_guided_energy():
     s, r, w, sigma = 0.7, 1.1, 2.0, 0.5
     energy = Guided(gaussian(s), gaussian(r), w)
@@ -511,9 +522,9 @@ def test_a_corrector_accepts_by_the_guided_energy():
     assert float(x.std()) == pytest.approx(abs(last) / math.sqrt(share), rel=0.05)
 
 
-@pytest.mark.parametrize("weight", [0.5, math.nan, "2"])
+@pytest.mark.parametrize("weight", [0.5, math.nan, math.inf, 1e39, "2"])
 def test_a_weight_of_guidance_that_is_none(weight):
-    with pytest.raises(ValueError, match="expected a weight of guidance >= 1, got"):
+    with pytest.raises(ValueError, match="expected a weight of guidance from 1 to 1000, got"):
         Guided(gaussian(1.0), gaussian(2.0), weight)
 
 

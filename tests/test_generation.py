@@ -182,12 +182,6 @@ def test_the_sample_command(tmp_path, capsys, trained, monkeypatch):
     assert x.dtype == np.uint8 and x.shape == (4, 1, 12, 12)
     again = ((read_png(grid)[0, :12, :12] + 1) * 127.5).round().numpy()
     assert np.abs(again - x[0, 0]).max() <= 1
-    capsys.readouterr()
-    same = ["sample", str(trained), "-n", "4", "-o", str(array), "--guide", str(trained), *FAST]
-    main(same)  # guided away from itself: where it was
-    assert "7 evaluations an image and as many of the guide" in capsys.readouterr().out
-    assert np.abs(np.load(array).astype(int) - x).max() <= 1
-    assert "guidance >= 1, got 0.5" in fails([*same, "--guidance", "0.5"], capsys)
     assert "end in .png or .npy" in fails(["sample", trained, "-o", "x.csv"], capsys)
     assert "expected n" in fails(["sample", trained, "-n", "0"], capsys)
     assert "churn" in fails(["sample", trained, "--churn", "-1"], capsys)
@@ -206,6 +200,32 @@ def test_the_sample_command(tmp_path, capsys, trained, monkeypatch):
         "1",
         *FAST,
     ])
+
+
+def test_guidance_at_the_command_line(tmp_path, capsys, trained, monkeypatch):
+    worse = Path(shutil.copytree(trained, tmp_path / "worse"))
+    saved = read_checkpoint(worse)
+    write_checkpoint(worse, saved._replace(average={k: 0.8 * v for k, v in saved.average.items()}))
+
+    def drawn(*options):
+        main(["sample", str(trained), "-n", "2", "-o", str(tmp_path / "x.npy"), *FAST, *options])
+        return np.load(tmp_path / "x.npy").astype(int)
+
+    by = ("--guide", str(worse))
+    plain, one, some, more = drawn(), drawn(*by, "--guidance", "1"), drawn(*by), drawn(*by, "--guidance", "3")  # fmt: skip
+    assert np.abs(one - plain).max() <= 1  # 1 is no guidance
+    assert "7 evaluations an image and as many of the guide" in capsys.readouterr().out
+    assert 0 < np.abs(some - plain).mean() < np.abs(more - plain).mean()  # 1.5, and 3
+    sample = ["sample", trained, *FAST]
+    assert "from 1 to 1000, got 0.5" in fails([*sample, *by, "--guidance", "0.5"], capsys)
+    assert "expected --guide with --guidance, got" in fails([*sample, "--guidance", "2"], capsys)
+    assert "a guide for images of shape (1, 12, 12), got" in fails(
+        [*sample, "--guide", "cifar10"], capsys
+    )
+    monkeypatch.setattr("fokker.tasks.ImageTask.judge", None)  # not called
+    evaluate = ["evaluate", trained, *FAST]
+    assert "expected --fid with --guide" in fails([*evaluate, *by], capsys)
+    assert "from 1 to 1000, got nan" in fails([*evaluate, "--fid", "8", *by, "--guidance", "nan"], capsys)  # fmt: skip
 
 
 def test_a_place_that_cannot_be_written_is_told_before_drawing(
@@ -354,6 +374,9 @@ def test_evaluate(capsys, trained, monkeypatch):
     monkeypatch.setattr(
         "fokker.metrics.load_inception", lambda *args: Extractor(Moments(), "0123")
     )
+    main(["evaluate", str(trained), "--fid", "8", "--guide", str(trained), *FAST])
+    said = capsys.readouterr().out
+    assert "weight 1.5" in said and "7 evaluations an image and as many of the guide" in said
     main(["evaluate", str(trained), "--fid", "8", "--residual", "4", *FAST])
     said = capsys.readouterr().out
     assert "Fokker-Planck residual" in said and "4 noisy test images" in said and "at 0.9" in said

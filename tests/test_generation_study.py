@@ -373,6 +373,8 @@ def test_the_command(tmp_path, capsys):
         (["--few", "-4"], "few to be an integer >= 1, got -4"),
         (["--chunk", "0"], "chunk to be an integer >= 1, got 0"),
         (["--bpd", "-3"], "bpd to be an integer >= 2, got -3"),
+        (["--guidance", "1.5", "nan"], "weight of guidance from 1 to 1000, got nan"),
+        (["--guidance", "2", "2.0000001"], "different weights of guidance, got 2, 2"),
     ):
         with pytest.raises(SystemExit) as stop:
             main([*args, *bad])

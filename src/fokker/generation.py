@@ -23,6 +23,7 @@ __all__ = [
     "bits_of",
     "check_trained",
     "generate",
+    "guide_for",
     "guided",
     "residuals_of",
     "suited",
@@ -39,7 +40,7 @@ from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
 from . import checks
-from .config import UNet
+from .config import ImageData, UNet
 from .data.picture import to_float, to_uint8
 from .derivatives import Hutchinson, probe
 from .energies import Energy
@@ -51,11 +52,13 @@ from .metrics import (
 )
 from .networks import UNetDenoiser, UNetEnergy
 from .ranks import ALONE, Ranks
-from .runs import Run, build
+from .runs import Run, build, load
 from .samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, Guided, karras
+from .samplers.guidance import check_weight
 from .tasks.image import LEVELS, noisy
 
 FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
+GUIDANCE = 1.5  # the weight of guidance where none is given
 WARMUP = 20  # transitions at each level that tune the corrector
 
 
@@ -110,8 +113,8 @@ class Generated(NamedTuple):
 
 
 def suited(run: Run, device: torch.device | str, exact: bool = False) -> Energy:
-    r"""Returns the energy of a run on a device, with layers in the precision that they were trained in,
-    or float32: on a CPU, which is slow at less, and where it is to be exact.
+    r"""Returns the energy of a run on a device, with layers in the precision of its configuration, or
+    float32: on a CPU, which is slow at less, and where it is to be exact.
 
     Arguments:
         run: The run.
@@ -120,6 +123,10 @@ def suited(run: Run, device: torch.device | str, exact: bool = False) -> Energy:
             bfloat16 they are off by nats.
     """
     network = run.config.network
+    if exact and isinstance(run.energy, UNetDenoiser):
+        raise ValueError(
+            f"expected an energy, whose values a corrector goes by, got {run.path}, a denoiser"
+        )
     if isinstance(network, UNet):
         wide = exact or torch.device(device).type == "cpu"
         for module in run.energy.modules():
@@ -141,17 +148,37 @@ def check_trained(run: Run) -> None:
         raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
 
 
-def guided(
-    run: Run, guide: Run, weight: float, device: torch.device | str, exact: bool = False
-) -> Guided:
-    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), both
-    as `suited` has them."""
+def guide_for(run: Run, name: str | None, weight: float | None) -> tuple[Run, float] | None:
+    r"""Returns the guide of a run and its weight, `None` if there is none; or raises, before anything is
+    computed.
+
+    Arguments:
+        run: A run on images.
+        name: The folder or the name of the guide.
+        weight: The weight of guidance; `GUIDANCE` if not given.
+    """
+    if name is None:
+        if weight is not None:
+            raise ValueError(f"expected --guide with --guidance, got --guidance {weight:g} alone")
+        return None
+    weight = check_weight(GUIDANCE if weight is None else weight)
+    if not isinstance(run.config.data, ImageData):
+        raise ValueError(f"expected a run on images for --guide, got {run.path}")
+    guide = load(name)
     check_trained(guide)
     if guide.shape != run.shape:
         raise ValueError(
             f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
             f" {guide.shape}"
         )
+    return guide, weight
+
+
+def guided(
+    run: Run, guide: Run, weight: float, device: torch.device | str, exact: bool = False
+) -> Guided:
+    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), both
+    as `suited` has them."""
     own = (suited(run, device, exact), suited(guide, device, exact))
     return Guided(*own, weight).to(device)
 

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from .. import checks
 from ..config import ImageData
-from ..generation import Sampling
+from ..generation import Sampling, guide_for
 from ..ranks import Ranks, first_rank, join
 from ..runs import Run, load
 
@@ -38,8 +38,8 @@ class Sample:
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
     guide: str | None = None
     """For images: a worse energy of the same images, smaller or less trained, to be guided away from."""
-    guidance: float = 1.5
-    """How far to go from the guide to the run and on: 1 is the run itself."""
+    guidance: float | None = None
+    """How far to go from the guide to the run and on: 1 is the run itself; 1.5 if not given."""
     batch: int = 64
     """The number of images at once."""
     device: str = "cpu"
@@ -58,25 +58,26 @@ class Sample:
             raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
         if not out.parent.is_dir() or out.is_dir():  # before anything is drawn
             raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
-        if self.guide is not None and not images:
-            raise ValueError(f"expected a run on images for --guide, got {run.path}")
+        guide = guide_for(run, self.guide, self.guidance)
         if images:
             with join(self.device) as ranks:
-                self.images(run, n, out, ranks)
+                self.images(run, guide, n, out, ranks)
         elif first_rank():
             self.points(run, n, out)
 
-    def images(self, run: Run, n: int, out: Path, ranks: Ranks) -> None:
+    def images(
+        self, run: Run, guide: tuple[Run, float] | None, n: int, out: Path, ranks: Ranks
+    ) -> None:
         from ..data.picture import save_png, to_float
         from ..generation import check_trained, generate, guided, suited
         from ..samplers import Field
 
         check_trained(run)
         exact = self.sampling.corrector > 0
-        if self.guide is None:
+        if guide is None:
             energy = suited(run, ranks.device, exact)
         else:
-            energy = guided(run, load(self.guide), self.guidance, ranks.device, exact)
+            energy = guided(run, *guide, ranks.device, exact)
         batches = -(-len(ranks.among(n)) // self.batch)
         total = batches * self.sampling.flow(1).evaluations
         how = (self.sampling, self.seed, self.batch, 0, ranks.device)
@@ -93,9 +94,9 @@ class Sample:
         else:
             save_png(out, to_float(drawn.images))
         rate = "" if drawn.acceptance is None else f", acceptance {drawn.acceptance:.2f}"
-        guide = "" if self.guide is None else " and as many of the guide"
+        also = "" if guide is None else " and as many of the guide"
         print(
-            f"{n} images: {out}, {drawn.evaluations} evaluations an image{guide},"
+            f"{n} images: {out}, {drawn.evaluations} evaluations an image{also},"
             f" {drawn.seconds:.1f} s{rate}, by {run.weights}"
         )
 

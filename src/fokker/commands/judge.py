@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from .. import checks
-from ..generation import Sampling
+from ..generation import Sampling, guide_for
 from ..ranks import Ranks, join
 from ..runs import Run, load
 from ..tasks import ImageTask
@@ -54,8 +54,8 @@ class Evaluate:
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = Sampling()
     guide: str | None = None
     """For the FID: a worse energy of the same images, smaller or less trained, to be guided away from."""
-    guidance: float = 1.5
-    """How far to go from the guide to the run and on: 1 is the run itself."""
+    guidance: float | None = None
+    """How far to go from the guide to the run and on: 1 is the run itself; 1.5 if not given."""
     seed: int = 0
     """The seed of the samples."""
     convention: Literal["tf", "torch"] = "tf"
@@ -79,6 +79,7 @@ class Evaluate:
                 f"expected --fid with --guide, whose samples it judges, got {self.guide}"
             )
         run = load(self.run_folder)
+        guide = guide_for(run, self.guide, self.guidance)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
         with join(checks.device(self.device or run.config.device)) as ranks:
             task, device = ranks.each(run.task), ranks.device
@@ -89,12 +90,18 @@ class Evaluate:
                 if not isinstance(task, ImageTask):
                     given = " and ".join(f"--{name}" for name in asked)
                     raise ValueError(f"expected a run on images for {given}, got {run.path}")
-                self.images(run, task, ranks, line, said)
+                self.images(run, guide, task, ranks, line, said)
         if ranks.first:
             print(json.dumps(line) if self.json else "\n".join(said))
 
     def images(
-        self, run: Run, task: ImageTask, ranks: Ranks, line: dict[str, Any], said: list[str]
+        self,
+        run: Run,
+        guide: tuple[Run, float] | None,
+        task: ImageTask,
+        ranks: Ranks,
+        line: dict[str, Any],
+        said: list[str],
     ) -> None:
         r"""Adds what samples and likelihood say, on the first rank."""
         from ..generation import bits_of, check_trained, generate, guided, residuals_of, suited
@@ -102,7 +109,8 @@ class Evaluate:
 
         check_trained(run)
         device = ranks.device
-        energy, train = suited(run, device, exact=True), task.images["train"]
+        exact = self.bpd is not None or self.residual is not None
+        energy, train = suited(run, device, exact), task.images["train"]
         extractor = None
         if self.fid is not None:
             given = (self.inception, self.convention, device)
@@ -133,10 +141,11 @@ class Evaluate:
             how = (self.sampling, self.seed, self.batch, 0, device)
             exact = self.sampling.corrector > 0
             energy = suited(run, device, exact)
-            if self.guide is not None:
-                energy = guided(run, load(self.guide), self.guidance, device, exact)
-                line |= {"guide": self.guide, "guidance": self.guidance}
-                said.append(f"guided by {self.guide}, weight {self.guidance:g}")
+            also = ""
+            if guide is not None:
+                energy, also = guided(run, *guide, device, exact), " and as many of the guide"
+                line |= {"guide": self.guide, "guidance": guide[1]}
+                said.append(f"guided by {self.guide}, weight {guide[1]:g}")
             drawn = generate(energy, self.fid, run.shape, *how, ranks=ranks)
             features = described(drawn.images, extractor, self.batch, ranks)
             if not ranks.first:  # nothing is left to share out: the reference is made once a set
@@ -145,7 +154,7 @@ class Evaluate:
             fid, kid = judge_images(features, reference, extractor)
             line |= {"fid": fid.value, "fid_n": self.fid, "convention": fid.convention}
             line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
-            said += [f"{fid}, {drawn.evaluations} evaluations an image", str(kid)]
+            said += [f"{fid}, {drawn.evaluations} evaluations an image{also}", str(kid)]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ with U the U-Net, from images to images, and h the features at the positions i o
 `sum`       :math:`g = w \cdot \sum_i \phi(N(h_i))`            the same, and grows with the image
 ==========  ================================================  ====================================
 
-The last two are the paper's, who does not say how its features are pooled, with its additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
+One of the last two is the paper's, which does not say how its features are pooled, with its additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
 each pixel by the root mean square of its channels: elementwise but for a sum over the axis that is
 contiguous in memory, so that a compiler fuses it with the activation behind it. A block is
 

@@ -1,4 +1,4 @@
-r"""Samplers: Langevin chains, with and without a Metropolis test, annealing, and flows."""
+r"""Samplers: Langevin chains, with and without a Metropolis test, annealing, flows, and guidance."""
 
 __all__ = [
     "FLOWS",

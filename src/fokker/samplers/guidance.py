@@ -11,15 +11,16 @@ Gradients add up in the same way, and so do denoisers.
 
 Two things to know. :math:`E_w` at two levels is not one law with two amounts of noise, so what a flow of
 it draws is near :math:`p_w` but not of it; a `Corrector` accepts by :math:`E_w` itself, for which there
-must be energies, not only scores. And :math:`p_w` is narrower than p: samples gain in likeness and lose
-in variety, until more is lost than gained. How far to go is found by trial.
+must be energies, not only scores. And where the guide is the wider of both, :math:`p_w` is narrower than
+p: samples gain in likeness and lose in variety, until more is lost than gained. Where it is narrower,
+:math:`p_w` is wider, and with a large w no density at all. How far to go is found by trial.
 
 References:
     | Guiding a Diffusion Model with a Bad Version of Itself (Karras et al., 2024)
     | https://arxiv.org/abs/2406.02507
 """
 
-__all__ = ["Guided"]
+__all__ = ["Guided", "check_weight"]
 
 import torch
 
@@ -30,13 +31,20 @@ from .. import checks
 from ..energies import Energy
 
 
+def check_weight(weight: float) -> float:
+    r"""Returns a weight of guidance if it is one."""
+    if not (checks.number(weight) and 1 <= weight <= 1000):
+        raise ValueError(f"expected a weight of guidance from 1 to 1000, got {weight!r}")
+    return float(weight)
+
+
 class Guided(Energy):
     r"""Creates the energy :math:`E_w(x, \sigma)`, guided away from a worse one.
 
     Arguments:
         energy: The good energy :math:`E(x, \sigma)`, or a denoiser.
         guide: The worse one, of the same data.
-        weight: The weight w, one or more.
+        weight: The weight w, from 1 to 1000.
 
     Example:
         >>> import torch
@@ -50,10 +58,8 @@ class Guided(Energy):
 
     def __init__(self, energy: Conditional, guide: Conditional, weight: float) -> None:
         super().__init__()
-        if not (checks.number(weight) and weight >= 1):
-            raise ValueError(f"expected a weight of guidance >= 1, got {weight!r}")
         self.energy, self.guide = energy, guide
-        self.register_buffer("weight", torch.tensor(float(weight)))
+        self.register_buffer("weight", torch.tensor(check_weight(weight)))
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         w = self.weight

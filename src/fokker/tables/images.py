@@ -15,7 +15,7 @@ __all__ = [
     "minutes_to",
 ]
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .cells import number
@@ -138,11 +138,17 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
                 for g, m in zip(goals, passed, strict=True)
             ]
             lines.append(generation_line(row, ", ".join(said) or "–"))
-            guided = [r for r in alike if r["kind"] == "guided" and r["step"] == row["step"]]
+            guided = newest_guide(r for r in alike if r["step"] == row["step"])
             if guided:
                 best = max(guided, key=lambda r: (r["fid_n"], -(r["fid"] or float("inf"))))
                 lines.append(generation_line(best, "–"))
     return lines
+
+
+def newest_guide(rows: Iterable[results.Row]) -> list[results.Row]:
+    r"""Returns the guided draws among rows of one model, by the last weights that guided it."""
+    own = [row for row in rows if row["kind"] == "guided"]
+    return [row for row in own if row["guide_step"] == max(r["guide_step"] for r in own)]
 
 
 def generation_line(row: results.Row, goals: str) -> list[str]:
@@ -170,27 +176,32 @@ def generation_line(row: results.Row, goals: str) -> list[str]:
 
 
 def draw_table(rows: Sequence[results.Row]) -> str:
-    r"""Returns what other steps, a corrector and guidance do to the FID: draws of one count by the same
-    weights, in turn. Guided, an evaluation is one of each energy."""
-    header = ("set", "draw", "evaluations", "FID", "images", "KID × 10³", "accepted", "images/s")
-    own = [r for r in rows if r["kind"] in {"steps", "corrector", "guided"} and not r["diverged"]]
+    r"""Returns what other steps, a corrector and guidance do to the FID: draws by the last weights of each
+    model, in its order, plain before guided."""
+    header = (
+        "set", "method", "draw", "parameters", "evaluations", "FID", "images", "KID × 10³", "accepted",
+        "images/s",
+    )  # fmt: skip
+    kinds = {"steps": 0, "corrector": 1, "guided": 2}
+    found = [row for row in rows if row["kind"] in kinds]
+    model = lambda r: (r["data"], r["preset"], r["method"], r["size"])
     lines = []
-    for row in sorted(
-        own, key=lambda r: (r["data"], r["size"], r["fid_n"], r["nfe"], r.get("guidance", 1.0))
-    ):
-        label = f"{row['steps']} steps"
-        label += f", {row['corrector']} MALA transition a level" if row["corrector"] else ""
-        label += f", guided, w = {row['guidance']:g}" if row["kind"] == "guided" else ""
-        lines.append([
-            row["data"],
-            label,
-            str(row["nfe"]),
-            number(row["fid"]),
-            f"{row['fid_n']:,} ({row['convention']})",
-            number(None if row["kid"] is None else 1000 * row["kid"]),
-            "–" if row["acceptance"] is None else f"{row['acceptance']:.0%}",
-            f"{row['images_per_second']:.0f}",
-        ])
+    for name in dict.fromkeys(map(model, found)):
+        own = [row for row in found if model(row) == name]
+        own = [row for row in own if row["step"] == max(r["step"] for r in own)]
+        own = [row for row in own if row["kind"] != "guided"] + newest_guide(own)
+        own.sort(key=lambda r: (str(r["convention"]), r["fid_n"], kinds[r["kind"]], r["nfe"], r.get("guidance", 1)))  # fmt: skip
+        for row in own:
+            data, label, params, fid, count, nfe, kid, *_ = generation_line(row, "")
+            draw = f"{row['steps']} steps"
+            if row["corrector"]:
+                draw += f", {row['corrector']} transition{'s' * (row['corrector'] > 1)} of MALA a level"
+            if row["kind"] == "guided":
+                draw, label = f"{draw}, w = {row['guidance']:g}", label.split(", guided")[0]
+            rate = "–" if row["acceptance"] is None else f"{row['acceptance']:.0%}"
+            speed = row["images_per_second"]
+            speed = "–" if speed is None else f"{speed:.0f}"
+            lines.append([data, label, draw, params, nfe, fid, count, kid, rate, speed])
     return results.markdown(header, lines)
 
 

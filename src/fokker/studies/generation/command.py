@@ -13,6 +13,7 @@ from ... import checks, results, tables
 from ...config import unknown
 from ...metrics import Extractor, load_inception
 from ...runs import read_config
+from ...samplers.guidance import check_weight
 from ...training import Interrupted
 
 
@@ -103,6 +104,9 @@ class ReproduceGeneration:
         if self.bpd != 0:
             checks.at_least(2, bpd=self.bpd)
         checks.not_negative(snapshot_minutes=self.snapshot_minutes)
+        if len({f"{check_weight(w):g}" for w in self.guidance}) < len(self.guidance):
+            given = ", ".join(f"{w:g}" for w in self.guidance)
+            raise ValueError(f"expected different weights of guidance, got {given}")
         base = Settings(
             self.samples,
             self.few,

@@ -157,12 +157,12 @@ def grids(part: Part, folder: Path, target: Path, settings: Settings) -> list[Pa
     task = run.task()
     assert isinstance(task, ImageTask)
     drawn = draws_of(part, run, folder, len(task.images["train"]), settings)
-    target.mkdir(parents=True, exist_ok=True)
     paths = []
     for draw in (draw for draw in drawn if draw.kind in {"final", "guided"}):
         images = images_of(place, draw)
         if images is None or not len(images[0]):
             continue
+        target.mkdir(parents=True, exist_ok=True)
         x = to_float(images[0])
         name = "samples" if draw.kind == "final" else f"guided-{draw.guidance:g}"
         save_png(first := target / f"{part.name}-{name}.png", x[:64])

@@ -79,7 +79,8 @@ def judge(
     run, device = load(place / "run"), torch.device(part.device)
     task = run.task()
     assert isinstance(task, ImageTask)
-    energy, train = suited(run, device), task.images["train"]
+    train = task.images["train"]
+    suited(run, device)
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
     head |= {"size": part.size, "params": weights_of(run)}
     where = {"device": results.hardware(part.device), "commit": results.commit()}
@@ -108,7 +109,7 @@ def judge(
         add(f"nearest-{step}", lambda: closeness(task, found[0], place, device, settings))
     if part.method != "reference":
         if found is not None:
-            add(f"energy-{step}", lambda: levels(energy, task, found[0], place, device, settings))
+            add(f"energy-{step}", lambda: levels(run, task, found[0], place, device, settings))
         if settings.bits:
             add(f"bits-{step}", lambda: [likelihood(part, run, task, device, settings)])
     for path, fid, make in jobs:
@@ -237,15 +238,15 @@ def closeness(
 
 
 def levels(
-    energy: Any,
+    run: Run,
     task: ImageTask,
     images: Tensor,
     place: Path,
     device: torch.device,
     settings: Settings,
 ) -> list[results.Row]:
-    r"""Returns the energies of noisy images to train on, to test on, and drawn."""
-    rows, kept = [], []
+    r"""Returns the energies of noisy images to train on, to test on, and drawn, by layers in float32."""
+    rows, kept, energy = [], [], suited(run, device, exact=True)
     few = settings.near
     sets = {"train": task.pixels("train"), "test": task.pixels("test"), "generated": images}
     for sigma in LEVELS:
@@ -258,6 +259,7 @@ def levels(
             kept.append(e.cpu().numpy())
             own = {"kind": "energy", "set": name, "sigma": sigma, "images": len(x)}
             rows.append({**own, "mean": float(e.double().mean()), **quantiles(e)})
+    suited(run, device)
     np.savez(place / "energies.npz", *kept)
     return rows
 

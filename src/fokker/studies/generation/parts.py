@@ -34,6 +34,7 @@ __all__ = [
     "Settings",
     "draws_of",
     "guide_of",
+    "trained_guide",
 ]
 
 import time
@@ -46,7 +47,7 @@ from ...config import Config, ImageData, UNet
 from ...generation import Sampling
 from ...guard import Guard
 from ...presets import generation_config
-from ...runs import Run, read_checkpoint
+from ...runs import Run, read_checkpoint, read_config
 
 STAGES = ("train", "sample", "fid", "figures")
 DRAWS = ("final", "snapshot", "steps", "corrector", "guided")
@@ -172,6 +173,16 @@ def guide_of(part: Part) -> Part:
     return replace(part, size=GUIDE)
 
 
+def trained_guide(part: Part, folder: Path) -> int | None:
+    r"""Returns the steps of the guide of a part; `None` unless it is another and trained to the end."""
+    place = folder / guide_of(part).name
+    if part.size == GUIDE or not any((place / "run" / "checkpoint").glob("step-*")):
+        return None
+    step = read_checkpoint(place / "run").step
+    whole = step >= read_config(place / "run").optimization.steps
+    return step if whole and not (place / "diverged.txt").exists() else None
+
+
 def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings) -> list[Draw]:
     r"""Returns the draws of a part that is trained, or being trained.
 
@@ -194,8 +205,7 @@ def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings)
         found += [
             Draw("corrector", step, replace(own, steps=n, corrector=1), few) for n in corrected
         ]
-    guide = folder / guide_of(part).name / "run"
-    if part.size != GUIDE and any((guide / "checkpoint").glob("step-*")):
-        last = read_checkpoint(guide).step
+    last = trained_guide(part, folder)
+    if last is not None:
         found += [Draw("guided", step, own, few, w, last) for w in settings.guidance]
     return [draw for draw in found if draw.kind in settings.kinds]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing import Any
 
-from .parts import Clock, Draw, Part, Settings, draws_of, guide_of
+from .parts import GUIDE, Clock, Draw, Part, Settings, draws_of, guide_of, trained_guide
 from ...checkpoints import first_line
 from ...generation import DivergedEnergy, generate, guided, suited, tuned
 from ...runs import Run, load, read_checkpoint
@@ -166,6 +166,8 @@ def sample(
     energy = suited(run, part.device)
     fields: dict[tuple[bool, bool], Field] = {}
     snapshots_of(place)  # all are whole
+    if "guided" in settings.kinds and part.size != GUIDE and not trained_guide(part, folder):
+        progress(f"{part.name}: no guided draw, {guide_of(part).name} is not trained to its end")
     final = {k: v.clone() for k, v in energy.state_dict().items()}
     for draw in draws_of(part, run, folder, len(task.images["train"]), settings):
         target = place / "samples" / draw.name
