@@ -297,7 +297,7 @@ def test_a_guided_draw(study, tmp_path):
     (line,) = (line for line in lines if "guided" in line[1])
     assert line[5] == "7 + 7" and " + " in line[2]
     said = draw_table(generation.collect(folder))
-    assert "guided, w = 2" in said and said.count("\n") == 3
+    assert "steps, w = 2" in said and said.count("\n") == 3
     names = {path.name for path in draw_all([large], folder, [], own)}
     assert {f"{large.name}-guided-2.png", f"{large.name}-samples.png"} <= names
 
