@@ -70,6 +70,9 @@ def test_what_the_readme_says_of_generation():
     small = [r for r in rows if r["kind"] == "final" and r["size"] == "small"]
     said = " and ".join(f"{r['fid']:.2f}" for r in sorted(small, key=lambda r: r["data"]))
     assert f"FID {said} with 10,000 samples" in docs
+    small.sort(key=lambda r: r["data"])
+    bits = " and ".join(f"{r['bpd']:.2f} ± {r['bpd_error']:.2f}" for r in small)
+    assert f"{small[0]['bpd_n']} test images only" in docs and bits in docs
     assert "after six and a half minutes" in text and abs(row["seconds"] / 60 - 6.5) < 0.1
     assert f"where the paper has {tables.PUBLISHED['celeba32']}" in text
 
