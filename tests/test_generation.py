@@ -208,7 +208,7 @@ def test_guidance_at_the_command_line(tmp_path, capsys, trained, monkeypatch):
     write_checkpoint(worse, saved._replace(average={k: 0.8 * v for k, v in saved.average.items()}))
 
     def drawn(*options):
-        main(["sample", str(trained), "-n", "2", "-o", str(tmp_path / "x.npy"), *FAST, *options])
+        main(["sample", str(trained), "-n", "1", "-o", str(tmp_path / "x.npy"), *FAST, *options])
         return np.load(tmp_path / "x.npy").astype(int)
 
     by = ("--guide", str(worse))
