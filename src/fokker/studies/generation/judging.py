@@ -80,7 +80,6 @@ def judge(
     task = run.task()
     assert isinstance(task, ImageTask)
     train = task.images["train"]
-    suited(run, device)
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
     head |= {"size": part.size, "params": weights_of(run)}
     where = {"device": results.hardware(part.device), "commit": results.commit()}
@@ -259,7 +258,6 @@ def levels(
             kept.append(e.cpu().numpy())
             own = {"kind": "energy", "set": name, "sigma": sigma, "images": len(x)}
             rows.append({**own, "mean": float(e.double().mean()), **quantiles(e)})
-    suited(run, device)
     np.savez(place / "energies.npz", *kept)
     return rows
 
@@ -272,7 +270,6 @@ def likelihood(
     bits, error = bits_of(
         energy, test, task.pixels("train"), part.sampling, settings.batch, device=device
     )
-    suited(run, device)
     return {"kind": "bits", "bpd": bits, "bpd_error": error, "bpd_n": len(test)}
 
 
