@@ -23,7 +23,8 @@ bfloat16.
 
 **Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the paper
 and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last pooling;
-Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since a mean hardly learns; the step of the divergence, taken as in its denoising
+Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a mean it hardly
+learned; the step of the divergence, taken as in its denoising
 study, :math:`\delta = 0.2 \sigma^2`; the weight of a level, :math:`\sigma^2`, that of the divergence
 itself where nothing is divided by its :math:`\delta`; rate 2e-4, constant, as in its other image study;
 batch 256; an average of the weights; the encoder, ours, at the same size. `fokker`: the full U-Net with
