@@ -125,7 +125,7 @@ def suited(run: Run, device: torch.device | str, exact: bool = False) -> Energy:
     network = run.config.network
     if exact and isinstance(run.energy, UNetDenoiser):
         raise ValueError(
-            f"expected an energy, whose values a corrector goes by, got {run.path}, a denoiser"
+            f"expected an energy, whose values are asked for, got {run.path}, a denoiser"
         )
     if isinstance(network, UNet):
         wide = exact or torch.device(device).type == "cpu"
