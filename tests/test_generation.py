@@ -94,7 +94,7 @@ def test_the_presets():
     assert isinstance(ours.objective, LevelDCD) and ours.objective.time == pytest.approx(0.5)
     for bad, near in (
         (("papr", "dcd"), "'paper'"),
-        (("paper", "dcd-limit"), "'dcd'"),
+        (("paper", "dcd-limt"), "'dcd-limit'"),
         (("fokker", "dcd", data, "15n"), "'15m'"),
     ):
         with pytest.raises(ValueError, match=f"did you mean {near}"):

@@ -48,7 +48,7 @@ def slopes(objective: LevelDCD, a: float = 1.0, k: float = 1.0) -> tuple[Tensor,
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-@pytest.mark.parametrize("form", ["stein", "hutchinson", "limit"])
+@pytest.mark.parametrize("form", ["stein", "hutchinson", "limit", "hutchinson-limit"])
 def test_the_truth_is_stationary_at_every_law(law, form):
     objective = LevelDCD(law, 0.2, form, conditional=True)
     mean, error = slopes(objective)

@@ -16,6 +16,7 @@ from fokker.objectives import (
     Noisy,
     ScoreMatching,
 )
+from fokker.objectives.levels import FORMS, REACH
 from torch import Tensor
 
 S2, SIGMA, SHARE = 0.5, 0.4, 0.2  # the variance of the data, the level, the step
@@ -48,7 +49,7 @@ def slope(objective: LevelDCD, a: float, n: int = 400_000) -> tuple[float, float
 
 def closed(form: str, a: float) -> float:
     r"""The same in closed form: data N(0, S2), z of variance S, w held fixed."""
-    delta = {"limit": 0.0, "path": SHARE * SIGMA**2 / 2}.get(form, SHARE * SIGMA**2)
+    delta = SHARE * SIGMA**2 * REACH[form]
     S = S2 + SIGMA**2 + delta
     if form != "surrogate":
         return a * S - 1
@@ -59,7 +60,7 @@ def closed(form: str, a: float) -> float:
     return (S - delta - shifted) / (2 * delta)
 
 
-@pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "path", "limit"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("a", [0.7, 1.6])
 def test_the_expected_gradient_on_a_gaussian(form: str, a: float) -> None:
     mean, error = slope(LevelDCD(SIGMA, SHARE, form, weight="one"), a)
@@ -105,6 +106,28 @@ def mixture_slope(rho: Tensor, d: int, r: float) -> Tensor:
     s2 = torch.linspace(1, 1 + r, 2001).double()[:, None]
     weight = torch.softmax(-d / 2 * torch.log(s2) - rho**2 / (2 * s2), dim=0)
     return (weight * rho / s2).sum(0)
+
+
+def test_noise_along_a_sampler() -> None:
+    r"""Noise alone in 3,072 dimensions, by the probability flow of a minimizer from level 80 to 0.01."""
+    d, ratio = 3072, math.log(80 / 0.01)
+    start = 1 + torch.tensor([-1.0, 0, 1]).double() / math.sqrt(2 * d)
+
+    def flow(r: float) -> Tensor:
+        u, n = torch.sqrt(torch.tensor(d - 2 / 3).double()) * start, 400  # ρ / σ
+        root = math.sqrt(1 + r / 2)
+        for _ in range(n):
+            share = mixture_slope(u * root, d, r) * root / u
+            u = u * torch.exp((1 - share) * ratio / n)
+        return u / math.sqrt(d)
+
+    assert torch.allclose(flow(0.2)[[0, 2]], torch.tensor([0.42, 2.06]).double(), atol=0.01)
+    assert (flow(0.02) - 1).abs().max() < 0.035
+    deviations = torch.tensor([0, 0.5, 1, 2, 3]).double()
+    rho = math.sqrt(1.2 * (d - 2 / 3)) * (1 + deviations / math.sqrt(2 * d))
+    share = radial_slope(rho, d, 0.2) / (rho / 1.2)  # the paper's, at the median norm and above
+    assert float(share[0]) == pytest.approx(0.60, abs=0.01) and (share.diff() < 0).all()
+    assert math.exp((1 - float(share[0])) * ratio) > 30
 
 
 @pytest.mark.parametrize("form", ["stein", "path"])
@@ -166,7 +189,7 @@ def test_a_short_step_tends_to_the_limit() -> None:
     assert error < 0.01
 
 
-@pytest.mark.parametrize("form", ["stein", "hutchinson", "surrogate", "path", "limit"])
+@pytest.mark.parametrize("form", FORMS)
 def test_levels_reach_a_conditional_energy(form: str) -> None:
     seen = []
 
@@ -178,7 +201,7 @@ def test_levels_reach_a_conditional_energy(form: str) -> None:
     x = torch.randn(9, 2, dtype=torch.float64)
     objective = LevelDCD(LogNormal(), SHARE, form, conditional=True)
     objective(Conditional(1.0), x).loss.backward()
-    share = {"limit": 0.0, "path": SHARE / 2}.get(form, SHARE)
+    share = SHARE * REACH[form]
     if form == "path":  # at both ends, half of the rows
         assert torch.equal(seen.pop(), seen[0][:5].repeat(2))
     assert all(s.shape == (9,) and (s > 0).all() for s in seen)

@@ -24,11 +24,12 @@ bfloat16.
 **Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the paper
 and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last pooling;
 Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a mean it hardly
-learned; the step of the divergence, taken as in its denoising
-study, :math:`\delta = 0.2 \sigma^2`; the weight of a level, :math:`\sigma^2`, that of the divergence
+learned; the step of the divergence, which `dcd` takes as in the denoising study, :math:`\delta = 0.2
+\sigma^2`, although that is too long (`fokker.objectives.levels`), and `dcd-limit` to zero; the weight of a level, :math:`\sigma^2`, that of the divergence
 itself where nothing is divided by its :math:`\delta`; rate 2e-4, constant, as in its other image study;
 batch 256; an average of the weights; the encoder, ours, at the same size. `fokker`: the full U-Net with
-inner product, weight `edm`, a cosine schedule; methods as for denoising. The rate rises over the first
+inner product, weight `edm`, a cosine schedule; methods as for denoising, but for a step of :math:`0.02
+\sigma^2`, which sampling through the levels asks for. The rate rises over the first
 1,000 steps. Sizes: `SIZES`.
 """
 
@@ -214,9 +215,12 @@ def image_config(
 GENERATION_METHODS: dict[str, dict[str, Objective]] = {
     "paper": {
         "dcd": LevelDCD(LogNormal(), 0.2, "hutchinson", conditional=True, weight="variance"),
+        "dcd-limit": LevelDCD(
+            LogNormal(), form="hutchinson-limit", conditional=True, weight="variance"
+        ),
     },
     "fokker": {
-        "dcd": LevelDCD(LogNormal(), 0.2, "path", conditional=True, weight="edm"),
+        "dcd": LevelDCD(LogNormal(), 0.02, "path", conditional=True, weight="edm"),
         "dcd-surrogate": LevelDCD(LogNormal(), 0.05, "surrogate", conditional=True, weight="edm"),
         "dcd-limit": LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm"),
         "reference": Denoising(LogNormal(), weight="edm"),
@@ -256,8 +260,7 @@ def generation_config(
         seed: The seed.
         time: The weight of the time score of `LevelDCD`.
         levels: The law of the noise levels, a name in `LEVELS`; that of the preset if not given.
-        form: The estimator of `LevelDCD`: stein, hutchinson, surrogate, path or limit; that of the
-            method if not given.
+        form: The estimator of `LevelDCD`, by its name there; that of the method if not given.
         weight: The weight of a level: one, variance or edm; that of the preset if not given.
     """
     if name not in GENERATION_METHODS:
@@ -297,6 +300,6 @@ def generation_config(
         seed,
         device,
         compile=fast,
-        evaluate=2000,
+        evaluate=1000,
         preview=64,
     )

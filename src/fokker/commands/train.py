@@ -235,14 +235,14 @@ class TrainGeneration(Train):
     preset: str = "fokker"
     """The settings: paper or fokker."""
     objective: str = "dcd-limit"
-    """The method: dcd (paper); dcd, dcd-surrogate, dcd-limit, reference (fokker)."""
+    """The method: dcd, dcd-limit (paper); dcd, dcd-surrogate, dcd-limit, reference (fokker)."""
     size: str = "15m"
     """The size of the network: small, 15m or large."""
     levels: str | None = None
     """The law of the noise levels: log-normal, uniform, grid or vp; the preset's if not given."""
     form: str | None = None
-    """How the divergence is estimated: stein, hutchinson (their Laplacians), surrogate, path or limit
-    (no step, which is denoising score matching); the method's if not given."""
+    """How the divergence is estimated: stein, hutchinson (their Laplacians), surrogate, path, limit (no
+    step, which is denoising score matching) or hutchinson-limit; the method's if not given."""
     weight: str | None = None
     """The weight of a level: one, variance or edm; the preset's if not given."""
     time_score: float = 0.0

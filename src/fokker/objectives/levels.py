@@ -15,15 +15,16 @@ t_{i-1}^2`. (With E at its own level at each point, an energy :math:`K \sigma` t
 the point would send the loss to minus infinity.) The whole noise of z is known, :math:`z = x + \sigma_z \bar\varepsilon`, and that is what makes this cheap. With
 cost counted in forward passes (a plain step, value and parameter gradient, is 3):
 
-============  ====================================================================  ==========
-form          estimate                                                              passes
-============  ====================================================================  ==========
-`stein`       :math:`\Delta E(z) \to \bar\varepsilon \cdot \nabla E(z) / \sigma_z`  9
-`hutchinson`  :math:`\Delta E(z) \to v^\top \nabla^2 E(z) \, v`                     15
-`surrogate`   :math:`[E(y) - E(z + \delta w)] / \delta`, w held fixed               8
-`path`        the bracket between y and z, by Stein; the contrast on half the rows  9
-`limit`       :math:`\delta \to 0`, denoising score matching                        6
-============  ====================================================================  ==========
+==================  ====================================================================  ==========
+form                estimate                                                              passes
+==================  ====================================================================  ==========
+`stein`             :math:`\Delta E(z) \to \bar\varepsilon \cdot \nabla E(z) / \sigma_z`  9
+`hutchinson`        :math:`\Delta E(z) \to v^\top \nabla^2 E(z) \, v`                     15
+`surrogate`         :math:`[E(y) - E(z + \delta w)] / \delta`, w held fixed               8
+`path`              the bracket between y and z, by Stein; the contrast on half the rows  9
+`limit`             :math:`\delta \to 0`, denoising score matching                        6
+`hutchinson-limit`  :math:`\delta \to 0`, both Laplacians :math:`v^\top \nabla^2 E(y) \, v`  12
+==================  ====================================================================  ==========
 
 **The contrast without its noise.** To first order :math:`[E(y) - E(z)] / \delta` is :math:`-\eta \cdot
 \nabla E(z) / \sqrt{\delta}`, whose variance grows as :math:`1 / \delta` although its mean, :math:`-\Delta
@@ -53,6 +54,12 @@ at the median norm and 0.60 at one deviation above; r = 0.05 is off by 22 % at o
 takes :math:`r = 0.1 / \sqrt{D}` to come within 3 %. Yet a short step is no way out in bfloat16, where
 rounding at y and z is divided by :math:`\delta`.
 
+A sampler that goes down through the levels does not forget such an error. With :math:`f(\rho, \sigma)` the
+slope over the true one, the probability flow of noise alone is :math:`d \log \rho = f \, d \log \sigma`:
+where f falls with :math:`\rho`, too much noise makes for more. In 3,072 dimensions, 32×32 color, r = 0.2 has
+f = 0.60 at the median norm and less above it: from level 80 to 0.01, half of all samples keep more than
+thirty times the noise of their level, whatever the network.
+
 **The bracket along the path.** The contrast is exact for any step: by the heat equation,
 
 .. math::
@@ -63,7 +70,9 @@ rounding at y and z is divided by :math:`\delta`.
 So if the bracket is taken at :math:`z_s` too, s uniform in :math:`[0, \delta]`, the sum is the mean over s
 of :math:`\mathbb{E} [\tfrac{1}{2} \|\nabla E(z_s)\|^2 - \Delta E(z_s)]`: the theorem's integral of Fisher
 divergences with the energy held still. It is minimized by the score of the mixture of all levels
-on the way, and since the norm of the noise tells where on the way a point is, that is its own score.
+on the way, and since the norm of the noise tells where on the way a point is, that is its own score. To
+a sampler, which asks by σ and not by the norm, it is the nearest of these levels: from 80 to 0.01 the noise of
+3,072 dimensions comes to between 0.4 and 2.1 times its level with r = 0.2, and to within 3 % with r = 0.02.
 This is `path`, whose step may be long; it learns the levels around :math:`\sigma_m^2 = \sigma^2 + \delta /
 2`, and :math:`\sigma_m` is what an energy of every level is asked at. Noise is taken out of its contrast
 as above, with :math:`\eta \cdot \nabla E(z_s) / \sqrt{\delta}` and the Laplacian at :math:`z_s` times
@@ -79,7 +88,7 @@ and 0.
 **The limit is denoising score matching.** As :math:`\delta \to 0` the contrast becomes
 :math:`-\tfrac{1}{2} \Delta E`, and with Stein's Laplacian :math:`L \to \mathbb{E} \, \tfrac{1}{2}
 \|\nabla E(y)\|^2 - \varepsilon \cdot \nabla E(y) / \sigma`, which is :math:`\tfrac{1}{2} \|\nabla E -
-\varepsilon / \sigma\|^2` up to a constant.
+\varepsilon / \sigma\|^2` up to a constant. With Hutchinson's estimator it is the score matching of noisy data.
 
 **The surrogate** takes no second derivative, so it costs the memory of a plain step and runs on
 layers that can be differentiated only once. With :math:`w = -\nabla E(z) + c \, \bar\varepsilon /
@@ -141,9 +150,16 @@ from ..checks import align, dimension, dot
 from ..derivatives import EnergyLike, Hutchinson, gradient, value
 
 WEIGHTS = ("one", "variance", "edm")
-FORMS = ("stein", "hutchinson", "surrogate", "path", "limit")
+LIMITS = ("limit", "hutchinson-limit")  # forms without a step
+FORMS = ("stein", "hutchinson", "surrogate", "path", *LIMITS)
 # how far along the step the level lies that is learned
-REACH = {"stein": 1.0, "hutchinson": 1.0, "surrogate": 1.0, "path": 0.5, "limit": 0.0}
+REACH = {
+    "stein": 1.0,
+    "hutchinson": 1.0,
+    "surrogate": 1.0,
+    "path": 0.5,
+    **dict.fromkeys(LIMITS, 0.0),
+}
 
 
 def weigh(weight: str, sigma: Tensor, sigma_data: float) -> Tensor:
@@ -164,8 +180,8 @@ class LevelDCD(Objective):
 
     Arguments:
         level: The standard deviation :math:`\sigma` of the noise given to the data, or its law.
-        step: The share :math:`r = \delta / \sigma^2` of the step; the `limit` and a `Grid` have none.
-        form: The estimator: stein, hutchinson, surrogate, path or limit.
+        step: The share :math:`r = \delta / \sigma^2` of the step; limits and a `Grid` have none.
+        form: The estimator, a row of the table above.
         conditional: Whether the energy takes the level as well, E(x, σ).
         weight: The weight of a point: `one`; `variance`, :math:`\sigma_z^2`, with which the limit is
             the error of the noise, :math:`\tfrac{1}{2} \|\sigma \nabla E - \varepsilon\|^2`; or
@@ -177,7 +193,9 @@ class LevelDCD(Objective):
 
     level: Law = 0.3
     step: float = 0.2
-    form: Literal["stein", "hutchinson", "surrogate", "path", "limit"] = "stein"
+    form: Literal["stein", "hutchinson", "surrogate", "path", "limit", "hutchinson-limit"] = (
+        "stein"
+    )
     conditional: bool = False
     weight: Literal["one", "variance", "edm"] = "variance"
     sigma_data: float = 0.5
@@ -230,7 +248,7 @@ class LevelDCD(Objective):
         def noise() -> Tensor:
             return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
-        limit = self.form == "limit"
+        limit = self.form in LIMITS
         if isinstance(self.level, Grid):
             sigma, end = self.level.pair(x, generator)
             sigma = end if limit else sigma
@@ -263,7 +281,7 @@ class LevelDCD(Objective):
 
         z = y if eta is None else y + align(torch.sqrt(delta), x) * eta
         total = (z - x) / align(known, x)  # the whole noise of z
-        if eta is None:
+        if self.form == "limit":
             e, g = gradient(own, z)
             miss = g - total / align(known, x)
             loss = dot(miss, miss) / 2
@@ -280,7 +298,8 @@ class LevelDCD(Objective):
             loss = dot(g, g) / 2 - 1.5 * laplacian + remainder / delta
         else:
             e, g, laplacian = Hutchinson()(own, z, generator)
-            loss = (dot(g, g) - laplacian) / 2 + (value(own, y) - e) / delta
+            contrast = -laplacian / 2 if eta is None else (value(own, y) - e) / delta
+            loss = (dot(g, g) - laplacian) / 2 + contrast
         loss, info = weight * loss, {"energy": e.detach().mean()}
         if self.time:
             # points are independent: the gradient of the sum is that of each

@@ -85,6 +85,7 @@ GENERATION_HEADER = (
 
 GENERATION_NAMES = {
     ("paper", "dcd"): "paper DCD",
+    ("paper", "dcd-limit"): "paper DCD, δ → 0",
     ("fokker", "dcd"): "**fokker DCD**",
     ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
     ("fokker", "reference"): "reference denoiser",

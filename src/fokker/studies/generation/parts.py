@@ -53,6 +53,7 @@ STAGES = ("train", "sample", "fid", "figures")
 DRAWS = ("final", "snapshot", "steps", "corrector", "guided")
 METHODS = (
     ("paper", "dcd"),
+    ("paper", "dcd-limit"),
     ("fokker", "dcd"),
     ("fokker", "dcd-limit"),
     ("fokker", "reference"),
