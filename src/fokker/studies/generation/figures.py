@@ -39,23 +39,30 @@ def groups(rows: Sequence[results.Row]) -> dict[str, list[results.Row]]:
 
 
 def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
-    r"""Draws FID against the minutes of training, with the marks to pass."""
-    own = [r for r in rows if r["kind"] == "snapshot" and r["fid"] is not None]
-    if not own:
+    r"""Draws FID against the minutes of training, with the marks to pass: a line along each run whose
+    snapshots were judged, and a square for other last weights at the same number of images."""
+    judged = [r for r in rows if r["kind"] in {"snapshot", "final"} and r["fid"] is not None]
+    counts = {row["fid_n"] for row in judged if row["kind"] == "snapshot"}
+    if not counts:
         return None
     fig = Figure(figsize=(5.2, 3.4), layout="constrained")
     axis = fig.subplots()
-    for name, line in groups(own).items():
-        line.sort(key=lambda row: row["seconds"])
-        minutes = [row["seconds"] / 60 for row in line]
-        axis.plot(minutes, [row["fid"] for row in line], marker="o", ms=3, label=name)
+    own = [row for row in judged if row["fid_n"] in counts]
+    for k, (name, line) in enumerate(groups(own).items()):
+        for kind, style in (("snapshot", "o-"), ("final", "s")):
+            found = sorted((r["seconds"] / 60, r["fid"]) for r in line if r["kind"] == kind)
+            if found:
+                said = name if kind == "snapshot" else f"{name}, end of a run"
+                axis.plot(*zip(*found, strict=True), style, ms=3, color=f"C{k}", label=said)
     for name, value in GOALS.get(data, {}).items():
         axis.axhline(value, color="0.6", lw=0.8, ls="--")
-        axis.annotate(f"{name}, {value}", (0, value), fontsize=7, color="0.4", va="bottom")
-    counts = {row["fid_n"] for row in own}
-    axis.set(xlabel="minutes of training", yscale="log")
+        place = {"xy": (0.01, value), "xycoords": ("axes fraction", "data")}
+        axis.annotate(f"{name}, {value}", **place, fontsize=7, color="0.4", va="bottom")
+    axis.set(xlabel="minutes of training", yscale="log", xlim=(0, None))
+    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        ticks(lambda y, _: f"{y:g}" if f"{y:.0e}"[0] in "1235" else "")
     axis.set_ylabel(f"FID, {', '.join(f'{n:,}' for n in sorted(counts))} images")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=6)
     return save(fig, path)
 
 
