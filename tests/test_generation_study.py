@@ -13,11 +13,12 @@ from fokker.data.picture import to_float
 from fokker.metrics import Extractor
 from fokker.runs import load, read_checkpoint, write_checkpoint
 from fokker.studies import generation
-from fokker.studies.generation.figures import draw_all
+from fokker.studies.generation.figures import along, draw_all
 from fokker.studies.generation.judging import nearest
 from fokker.studies.generation.working import gaps, images_of, snapshots_of
 from fokker.tables.images import draw_table
 from fokker.training import Diverged, Interrupted
+from matplotlib.axes import Axes
 from pathlib import Path
 
 pytestmark = pytest.mark.slow  # it trains, draws and judges
@@ -346,6 +347,34 @@ def test_minutes_to_a_goal():
     rows = [row(60, 20.0), row(180, 9.0), row(120, 13.0), row(30, None)]
     assert tables.minutes_to(rows, 13.85) == pytest.approx(2.0)
     assert tables.minutes_to(rows, 5.0) is None
+
+
+def test_a_short_run_has_a_curve_too():
+    at = lambda steps: generation.Part("celeba32", "fokker", "dcd-limit", steps=steps).config
+    assert [at(steps).evaluate for steps in (30_000, 6_000, 4)] == [2000, 1000, 1]
+
+
+def test_the_figure_along_training(tmp_path):
+    own = {"preset": "fokker", "size": "15m", "convention": "tf", "fid_n": 10_000}
+    row = lambda kind, minutes, fid, **more: {
+        **own, "kind": kind, "seconds": 60 * minutes, "fid": fid, "method": "dcd-limit", **more
+    }  # fmt: skip
+    ends = [row("final", 4, 40.0, method="dcd"), row("final", 7, 5.0, fid_n=50_000)]
+    assert along(ends, "celeba32", tmp_path / "none.png") is None  # no curve
+    rows = [row("snapshot", 6, 7.0), row("snapshot", 3, 10.0), *ends]
+    drawn, plot = [], Axes.plot
+
+    def seen(axis, x, y, *style, label, **how):
+        drawn.append((label, x, y))
+        return plot(axis, x, y, *style, label=label, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Axes, "plot", seen)
+        assert along(rows, "celeba32", tmp_path / "fid.png") == tmp_path / "fid.png"
+    assert drawn == [
+        ("fokker dcd-limit, 15m", (3, 6), (10.0, 7.0)),
+        ("fokker dcd, 15m, end of a run", (4,), (40.0,)),  # the other has more images
+    ]
 
 
 def test_the_command(tmp_path, capsys):

@@ -299,6 +299,6 @@ def generation_config(
         seed,
         device,
         compile=fast,
-        evaluate=1000,
+        evaluate=2000,
         preview=64,
     )

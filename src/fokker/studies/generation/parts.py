@@ -62,6 +62,7 @@ MIRRORED = ("cifar10", "celeba32")  # sets whose mirror images are as likely
 STEPS = (6, 9, 12, 27)  # beside 18
 CORRECTED = (9, 18)  # steps with a corrector
 GUIDE = "small"  # the size that guides the others
+POINTS = 6  # evaluations of a run at least, which snapshots follow
 
 
 class Clock:
@@ -112,9 +113,11 @@ class Part:
         base = generation_config(self.preset, self.method, images, self.size, self.device)
         given = {"steps": self.steps, "batch": self.batch}
         changed = {k: v for k, v in given.items() if v is not None}
+        optimization = replace(base.optimization, **changed)
         base = replace(
             base,
-            optimization=replace(base.optimization, **changed),
+            optimization=optimization,
+            evaluate=min(base.evaluate, max(1, optimization.steps // POINTS)),
             guard=Guard("roll-back"),  # it runs for hours, and nobody watches
         )
         if not self.quick:
