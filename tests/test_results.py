@@ -97,6 +97,9 @@ def test_what_the_docs_say_of_generation_along_training_and_of_other_methods():
         )
         found = docs.split(f"{row['fid']:.2f}")
         assert len(found) > 2 and any(f"after {minutes(row)}" in part[:60] for part in found[1:])
+    for row in (r for r in rows if r["kind"] == "final" and r["bpd"] and r["size"] == "15m"):
+        said = f"{row['bpd']:.2f} ± {row['bpd_error']:.2f} on"
+        assert said in docs and f"of {row['bpd_n']} test images only" in docs
     more = {
         r["steps"]: f"{r['fid']:.2f}"
         for r in rows
