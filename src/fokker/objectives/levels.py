@@ -281,7 +281,11 @@ class LevelDCD(Objective):
 
         z = y if eta is None else y + align(torch.sqrt(delta), x) * eta
         total = (z - x) / align(known, x)  # the whole noise of z
-        if self.form == "limit":
+        if self.form in {"hutchinson", "hutchinson-limit"}:
+            e, g, laplacian = Hutchinson()(own, z, generator)
+            contrast = -laplacian / 2 if eta is None else (value(own, y) - e) / delta
+            loss = (dot(g, g) - laplacian) / 2 + contrast
+        elif eta is None:
             e, g = gradient(own, z)
             miss = g - total / align(known, x)
             loss = dot(miss, miss) / 2
@@ -291,15 +295,11 @@ class LevelDCD(Objective):
             w = align(c / known, x) * total - g.detach()
             after = (z + align(delta, x) * w).detach()
             loss = (value(own, y) - value(own, after)) / delta
-        elif self.form == "stein":
+        else:
             e, g = gradient(own, z)
             laplacian = dot(total, g) / known
             remainder = value(own, y) - e + torch.sqrt(delta) * dot(eta, g)
             loss = dot(g, g) / 2 - 1.5 * laplacian + remainder / delta
-        else:
-            e, g, laplacian = Hutchinson()(own, z, generator)
-            contrast = -laplacian / 2 if eta is None else (value(own, y) - e) / delta
-            loss = (dot(g, g) - laplacian) / 2 + contrast
         loss, info = weight * loss, {"energy": e.detach().mean()}
         if self.time:
             # points are independent: the gradient of the sum is that of each
