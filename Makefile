@@ -36,7 +36,7 @@ lint: $(STAMP)
 	$(BIN)/pyright
 
 $(VENV)/.documented: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(if $(CI),,$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]") # CI has them
 	touch $@
 
 SPHINX := $(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky

@@ -144,6 +144,7 @@ def test_what_cannot_be_kept_is_not_timed(
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.slow
 def test_every_name_of_a_network_can_be_made() -> None:
     net = replace(NETS["mlp-2d"], batch=20, build=lambda dtype: MLP(width=8))
     rows = bench(net, rounds=1, compile=False, rivals=False)
@@ -165,6 +166,7 @@ def test_variance_of_a_gradient_in_closed_form() -> None:
     assert found == pytest.approx(2 / B, rel=0.15)  # of a mean of a x² − 1 at a = 1
 
 
+@pytest.mark.slow
 def test_the_study_of_estimators(tmp_path, monkeypatch) -> None:
     few = dict(list(estimators.ESTIMATORS["images"].items())[:2])
     monkeypatch.setitem(estimators.ESTIMATORS, "images", few)

@@ -59,7 +59,9 @@ def config(objective=LIMIT, **changes):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    return fit(config(), tmp_path_factory.mktemp("generation") / "run").path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fokker.tasks.image.Heun", lambda: Heun(karras(3)))  # of a preview
+        return fit(config(), tmp_path_factory.mktemp("generation") / "run").path
 
 
 def fails(args, capsys) -> str:

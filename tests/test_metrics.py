@@ -36,7 +36,9 @@ class Shifted(Energy):
         return self.energy(x) + self.c
 
 
-@pytest.mark.parametrize("name", ["moons", "rings", "8gaussians", "2spirals"])
+@pytest.mark.parametrize(
+    "name", ["moons", "rings", "8gaussians", pytest.param("2spirals", marks=pytest.mark.slow)]
+)
 def test_the_truth_is_perfect(name):
     data = PLANAR[name]()
     grid = Grid(-1.3, 1.3, 260)

@@ -229,6 +229,7 @@ def share(run, out):
             assert found.type is (kind if ranks.rank == culprit else told)
 
 
+@pytest.mark.slow
 def test_two_ranks_judge_and_draw_as_one(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
     one, two = tmp_path / "1", tmp_path / "2"

@@ -169,6 +169,7 @@ def tiny_mixtures(monkeypatch, optimization=QUICK):
     return {"dimensions": (2, 3), "seeds": (0, 1)}
 
 
+@pytest.mark.slow
 def test_mixtures_go_on_where_they_stopped(monkeypatch, tmp_path):
     small, path = tiny_mixtures(monkeypatch), tmp_path / "mixtures.json"
     with monkeypatch.context() as patch:

@@ -145,6 +145,7 @@ def test_a_column_that_is_constant_among_the_training_rows_is_named_with_its_fil
         TableTask(TableData(str(path)), 0)
 
 
+@pytest.mark.slow
 def test_samples_can_be_read_again_whatever_the_columns_are_called(tmp_path, capsys):
     names, path = ("温度, °C", 'say "hi"'), tmp_path / "x.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
