@@ -23,7 +23,7 @@ form                estimate                                                    
 `surrogate`         :math:`[E(y) - E(z + \delta w)] / \delta`, w held fixed               8
 `path`              the bracket between y and z, by Stein; the contrast on half the rows  9
 `limit`             :math:`\delta \to 0`, denoising score matching                        6
-`hutchinson-limit`  :math:`\delta \to 0`, the Laplacian as in `hutchinson`               12
+`hutchinson-limit`  :math:`\delta \to 0`, the Laplacian as in `hutchinson`                12
 ==================  ====================================================================  ==========
 
 **The contrast without its noise.** To first order :math:`[E(y) - E(z)] / \delta` is :math:`-\eta \cdot
