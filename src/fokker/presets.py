@@ -21,16 +21,16 @@ finite step with its bracket along the path, `dcd-limit` its limit, which is den
 `reference` is the same U-Net as a plain denoiser, trained on as many images. On a GPU all run in
 bfloat16.
 
-**Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the paper
-and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last pooling;
-Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a mean it hardly
-learned; the step of the divergence, which `dcd` takes as in the denoising study, :math:`\delta = 0.2
-\sigma^2`, although that is too long (`fokker.objectives.levels`), and `dcd-limit` to zero; the weight of a level, :math:`\sigma^2`, that of the divergence
-itself where nothing is divided by its :math:`\delta`; rate, schedule, batch and an average of the weights, ours,
-since with the 2e-4 of its other image study it hardly learned at the start; the encoder, ours, at the same
-size. `fokker`: the full U-Net with
-inner product, weight `edm`, a cosine schedule; methods as for denoising, but for a step of :math:`0.02
-\sigma^2`, which sampling through the levels asks for. The rate rises over the first
+**Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the
+paper and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last
+pooling; Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a mean it
+hardly learned; the step of the divergence, which `dcd` takes as in the denoising study, :math:`\delta =
+0.2 \sigma^2`, although that is too long (`fokker.objectives.levels`), and `dcd-limit` to zero; the
+weight of a level, :math:`\sigma^2`, that of the divergence itself where nothing is divided by its
+:math:`\delta`; rate, schedule, batch and an average of the weights, ours, since with the 2e-4 of its
+other image study it hardly learned at the start; the encoder, ours, at the same size. `fokker`: the
+full U-Net with inner product, weight `edm`, a cosine schedule; methods as for denoising, but for a step
+of :math:`0.02 \sigma^2`, which sampling through the levels asks for. The rate rises over the first
 1,000 steps. Sizes: `SIZES`.
 """
 
