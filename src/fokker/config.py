@@ -206,7 +206,7 @@ class UNet:
 
 @dataclass(frozen=True)
 class Optimization:
-    r"""Adam, its schedule and the moving average of the weights."""
+    r"""Adam, with Muon if asked for, their schedule and the moving average of the weights."""
 
     steps: int = 5000
     """The number of steps."""
@@ -227,6 +227,9 @@ class Optimization:
     it is lower, (1 + k) / (10 + k) at step k."""
     clip: float | None = None
     """The largest norm of the gradient; longer ones are scaled down to it."""
+    muon: float | None = None
+    """The first rate of Muon (`fokker.muon`), on the same schedule, for the kernels and matrices inside a
+    U-Net; Adam moves the others. Adam moves all if not given."""
 
     def __post_init__(self) -> None:
         checks.positive_integer(steps=self.steps, batch=self.batch)
@@ -237,6 +240,8 @@ class Optimization:
             raise ValueError(f"expected warmup to be a number of steps, got {self.warmup!r}")
         if self.clip is not None:
             checks.positive(clip=self.clip)
+        if self.muon is not None:
+            checks.positive(muon=self.muon)
 
 
 @dataclass(frozen=True)
@@ -271,6 +276,10 @@ class Config:
     def __post_init__(self) -> None:
         checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
         checks.seed(self.seed)
+        if self.optimization.muon is not None and not isinstance(self.network, UNet):
+            raise ValueError(
+                f"expected Muon only for a U-Net, got muon={self.optimization.muon} for {self.network}"
+            )
         if self.preview:
             checks.positive_integer(preview=self.preview)
             if not isinstance(self.network, UNet):

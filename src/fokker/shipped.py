@@ -145,6 +145,7 @@ def card_of(run: Run, name: str, config: configs.Config, note: str) -> str:
     count = sum(p.numel() for p in run.energy.parameters())
     c, h, w = run.shape
     optimization = config.optimization
+    muon = "" if optimization.muon is None else f", Muon at {optimization.muon:g}"
     objective: dict[str, Any] = configs.encode(config.objective)
     facts = {
         "data": f"{config.data.source}, images of {w}×{h}, {'grey' if c == 1 else 'color'}",
@@ -154,7 +155,7 @@ def card_of(run: Run, name: str, config: configs.Config, note: str) -> str:
             f"{k} {v}" for k, v in objective.items() if not isinstance(v, dict)
         ),
         "training": f"{run.step:,} steps of {optimization.batch} images, Adam at"
-        f" {optimization.rate:g}, average of the weights {optimization.ema:g}",
+        f" {optimization.rate:g}{muon}, average of the weights {optimization.ema:g}",
     }
     seconds = run.judged.get("seconds")
     if seconds is not None:

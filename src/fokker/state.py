@@ -1,7 +1,7 @@
 r"""The state of a run: all that a step changes, and the way it came.
 
-A step moves the weights by Adam along the gradients of a `fokker.step.Step`, averaged over ranks, and the
-average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed, the
+A step moves the weights by Adam, or Adam and Muon, along the gradients of a `fokker.step.Step`, averaged over
+ranks, and the average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed, the
 trial and k. A state can be saved, restored, judged, and rolled back to what was saved.
 """
 
@@ -16,13 +16,17 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from typing import Any
 
 from .checkpoints import Best, Checkpoint, Name, read
 from .config import Config
+from .energies import Energy
 from .guard import Fall, Watch, diagnose
+from .muon import Muon
+from .networks import UNetDenoiser, UNetEnergy
 from .ranks import Ranks
 from .runs import build, write_checkpoint, write_metrics
 from .stack import decay_at, rate_at
@@ -59,6 +63,12 @@ def writing(folder: Path, step: int) -> Generator[None, None, None]:
         ) from error
 
 
+def hidden_of(energy: Energy) -> list[Parameter]:
+    r"""Returns the weights that Muon moves."""
+    assert isinstance(energy, UNetEnergy | UNetDenoiser)  # the configuration sees to it
+    return (energy.unet if isinstance(energy, UNetDenoiser) else energy).hidden
+
+
 class State:
     r"""All that changes while a run is trained, and the way it came.
 
@@ -77,7 +87,14 @@ class State:
         fused = ranks.device.type == "cuda"
         torch.backends.cudnn.benchmark = fused  # all batches have one shape
         betas = (own.beta1, own.beta2)
-        self.adam = torch.optim.Adam(self.energy.parameters(), own.rate, betas, fused=fused)
+        hidden = [] if own.muon is None else hidden_of(self.energy)
+        rest = set(self.energy.parameters()) - set(hidden)
+        others = [p for p in self.energy.parameters() if p in rest]
+        adam = torch.optim.Adam(others, own.rate, betas, fused=fused)
+        # each optimizer, with the rate it begins at
+        self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [(adam, own.rate)]
+        if own.muon is not None:
+            self.optimizers.append((Muon(hidden, own.muon), own.muon))
         how = (config.compile, ranks.share, config.slices)
         self.step = Step(self.energy, config.objective, *how)
         self.shadow = build(config, task.shape).to(ranks.device).requires_grad_(False)
@@ -107,15 +124,18 @@ class State:
             self.task.check(saved.best.card)
         self.energy.load_state_dict(saved.model)
         self.average = [saved.average[name].to(device) for name in self.energy.state_dict()]
-        self.adam.state.clear()
-        for name, p in self.energy.named_parameters():
-            if saved.adam is None or name not in saved.adam:
-                continue
-            # as Adam lays them out: moments like the parameter, the count where it wants it
-            held = {k: v for k, v in saved.adam[name].items() if k != "step"}
-            moments = {k: torch.empty_like(p).copy_(v).detach() for k, v in held.items()}
-            count = saved.adam[name]["step"].to(device if device.type == "cuda" else "cpu")
-            self.adam.state[p] = {"step": count, **moments}
+        names = {p: name for name, p in self.energy.named_parameters()}
+        for optimizer, _ in self.optimizers:
+            optimizer.state.clear()
+            for p in optimizer.param_groups[0]["params"]:
+                # as Adam lays them out: moments like the parameter, the count where it wants it
+                held = {} if saved.adam is None else saved.adam.get(names[p], {})
+                for field, v in held.items():
+                    if field == "step":
+                        v = v.to(device if device.type == "cuda" else "cpu")
+                    else:
+                        v = torch.empty_like(p).copy_(v).detach()
+                    optimizer.state[p][field] = v
         state = [share(t).to(device).contiguous() for t in saved.state]
         self.inner = self.config.objective.restore(state)
         self.done, self.trial, self.best = saved.step, saved.trial, saved.best
@@ -131,11 +151,8 @@ class State:
 
     def checkpoint(self) -> Checkpoint:
         r"""Returns the checkpoint of now; every rank must ask for it."""
-        adam = {
-            name: dict(self.adam.state[p])
-            for name, p in self.energy.named_parameters()
-            if p in self.adam.state
-        }
+        states = {p: s for optimizer, _ in self.optimizers for p, s in optimizer.state.items()}
+        adam = {n: dict(states[p]) for n, p in self.energy.named_parameters() if p in states}
         return Checkpoint(
             self.done,
             self.task.shape,
@@ -163,8 +180,9 @@ class State:
         if own.clip is not None:
             clip_grads_with_norm_(self.energy.parameters(), own.clip, norm)
         rate = rate_at(k, own) * self.config.guard.slower**self.trial
-        self.adam.param_groups[0]["lr"] = rate
-        self.adam.step()
+        for optimizer, first in self.optimizers:
+            optimizer.param_groups[0]["lr"] = rate * first / own.rate
+            optimizer.step()
         self.inner = out.state
         follow = get_ema_multi_avg_fn(decay_at(k, own))
         follow(self.average, list(self.energy.state_dict().values()), k)

@@ -247,6 +247,9 @@ class TrainGeneration(Train):
     """The weight of a level: one, variance or edm; the preset's if not given."""
     time_score: float = 0.0
     """The weight of the score in time, which makes energies of all levels comparable."""
+    muon: float | None = None
+    """The rate of Muon, which moves the kernels and matrices of the U-Net; zero for Adam alone, the
+    preset's if not given."""
     preview: int | None = None
     """The number of samples drawn at each evaluation; the preset's if not given."""
 
@@ -268,6 +271,9 @@ class TrainGeneration(Train):
             self.weight,
         )
         base = base if self.preview is None else replace(base, preview=self.preview)
+        if self.muon is not None:
+            changed = replace(base.optimization, muon=self.muon or None)
+            base = replace(base, optimization=changed)
         method = self.objective if self.form is None else f"dcd-{self.form}"
         name = f"{name_of(self.data)}-{self.preset}-{method}-{self.size}-{self.seed}"
         run = self.train(base, name)

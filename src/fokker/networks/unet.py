@@ -265,6 +265,14 @@ class UNetEnergy(Energy):
                 self.decoder.append(Resample(c, double))
         self.head = Conv2d(c, channels, 3, gain=1.0 if form == "square" else 0.0)
 
+    @property
+    def hidden(self) -> list[nn.Parameter]:
+        r"""The kernels and matrices between features: without the stem, the head, and what tells the level."""
+        apart = {self.stem, self.head, *self.embedding.children()}
+        apart |= {m.affine for m in self.modules() if isinstance(m, Block)}
+        layers = [m for m in self.modules() if isinstance(m, Conv2d | Linear) and m not in apart]
+        return [p for layer in layers for p in layer.parameters() if p.ndim > 1]
+
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         x, sigma = self.check(x, sigma)
         variance = sigma.square() + self.sigma_data**2

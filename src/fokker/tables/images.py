@@ -17,6 +17,7 @@ __all__ = [
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from .cells import number
 from .. import results
@@ -106,6 +107,11 @@ def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
     return min(found, default=None)
 
 
+def model_of(row: results.Row) -> tuple[Any, ...]:
+    r"""Returns what tells the models of the generation study apart. Early rows, all by Adam, do not say it."""
+    return row["data"], row["preset"], row["method"], row["size"], row.get("muon") is not None
+
+
 def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
     r"""Returns the lines of the generation study: the largest draw of each method, by the last weights
     drawn from, with the minutes after which a FID first passed each goal."""
@@ -120,13 +126,8 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
         if data in PUBLISHED:
             published = number(PUBLISHED[data])
             lines.append([data, "DCD, as published", "–", published, "not said", *["–"] * 5])
-        groups = dict.fromkeys((r["preset"], r["method"], r["size"]) for r in own)
-        for preset, method, size in groups:
-            group = [
-                r
-                for r in own
-                if (r["preset"], r["method"], r.get("size")) == (preset, method, size)
-            ]
+        for name in dict.fromkeys(map(model_of, own)):
+            group = [row for row in own if model_of(row) == name]
             finals = [row for row in group if row["kind"] == "final"]
             if not finals:
                 continue
@@ -157,6 +158,7 @@ def generation_line(row: results.Row, goals: str) -> list[str]:
     label = GENERATION_NAMES.get(
         (row["preset"], row["method"]), f"{row['preset']} {row['method']}"
     )
+    label += ", Muon" if row.get("muon") else ""
     params, nfe, seconds = f"{row['params'] / 1e6:.1f}", str(row["nfe"]), row["seconds"]
     if row["kind"] == "guided":
         label += f", guided, w = {row['guidance']:g}"
@@ -185,10 +187,9 @@ def draw_table(rows: Sequence[results.Row]) -> str:
     )  # fmt: skip
     kinds = {"steps": 0, "corrector": 1, "guided": 2}
     found = [row for row in rows if row["kind"] in kinds]
-    model = lambda r: (r["data"], r["preset"], r["method"], r["size"])
     lines = []
-    for name in dict.fromkeys(map(model, found)):
-        own = [row for row in found if model(row) == name]
+    for name in dict.fromkeys(map(model_of, found)):
+        own = [row for row in found if model_of(row) == name]
         own = [row for row in own if row["step"] == max(r["step"] for r in own)]
         own = [row for row in own if row["kind"] != "guided"] + newest_guide(own)
         own.sort(key=lambda r: (str(r["convention"]), r["fid_n"], kinds[r["kind"]], r["nfe"], r.get("guidance", 1)))  # fmt: skip

@@ -28,7 +28,8 @@ def save(fig: Figure, path: Path) -> Path:
 
 def label(row: results.Row) -> str:
     other = ", torch" if row["convention"] == "torch" else ""
-    return f"{row['preset']} {row['method']}, {row['size']}{other}"
+    muon = ", Muon" if row.get("muon") else ""
+    return f"{row['preset']} {row['method']}, {row['size']}{muon}{other}"
 
 
 def groups(rows: Sequence[results.Row]) -> dict[str, list[results.Row]]:

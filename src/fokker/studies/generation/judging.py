@@ -82,6 +82,7 @@ def judge(
     train = task.images["train"]
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
     head |= {"size": part.size, "params": weights_of(run)}
+    head |= {"muon": run.config.optimization.muon}
     where = {"device": results.hardware(part.device), "commit": results.commit()}
     drawn = draws_of(part, run, folder, len(train), settings)
     last = next((draw for draw in drawn if draw.kind == "final"), None)
@@ -188,6 +189,7 @@ def apart(task: ImageTask, extractor: Extractor, settings: Settings) -> results.
         "method": "train-vs-test",
         "preset": "",
         "params": None,
+        "muon": None,
         "step": None,
         "fid": fid.value,
         "fid_n": fid.counts[1],

@@ -1,0 +1,110 @@
+r"""Muon: against the decomposition it goes without, and PyTorch's own for one matrix."""
+
+import pytest
+import torch
+
+from fokker import fit
+from fokker.config import Config, ImageData, Optimization, UNet, dumps, loads
+from fokker.muon import Muon, orthogonal
+from fokker.networks import UNetEnergy
+from fokker.objectives import Denoising
+from fokker.runs import read_checkpoint
+from fokker.training import Interrupted
+from pathlib import Path
+
+MINI = str(Path(__file__).parent / "data" / "mnist-mini")
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 40), (2, 40, 16), (1, 8, 8)])
+def test_singular_values_become_nearly_one_and_the_directions_stay(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    u, s, v = torch.linalg.svd(x, full_matrices=False)
+    own = u.mT @ orthogonal(x) @ v.mT  # diagonal, if the directions are those of x
+    found = own.diagonal(dim1=1, dim2=2)
+    assert (own - torch.diag_embed(found)).abs().max() < 1e-9
+    fine = s / s.norm(dim=1, keepdim=True) > 0.01  # the tiniest take longer
+    assert fine.float().mean() > 0.9
+    assert 0.68 < found[fine].min() and found[fine].max() < 1.21
+
+
+def test_a_gradient_of_zero_moves_nothing():
+    assert torch.equal(orthogonal(torch.zeros(1, 3, 4)), torch.zeros(1, 3, 4))
+
+
+def test_it_is_the_muon_of_pytorch():
+    torch.manual_seed(0)
+    shapes = [(6, 9), (6, 9), (9, 6)]
+    first = [torch.randn(s, dtype=torch.float32) for s in shapes]
+    ours = [torch.nn.Parameter(p.clone()) for p in first]
+    theirs = [torch.nn.Parameter(p.clone()) for p in first]
+    pair = Muon(ours, 0.02), torch.optim.Muon(theirs, 0.02, weight_decay=0.0)
+    for _ in range(5):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        for optimizer in pair:
+            optimizer.step()
+    for p, q, start in zip(ours, theirs, first, strict=True):
+        assert (p - start).abs().max() > 0.02
+        assert (p - q).abs().max() < 2e-3  # theirs rounds to bfloat16
+
+
+def test_a_kernel_is_a_matrix_whatever_its_order_in_memory():
+    torch.manual_seed(0)
+    w, g = torch.randn(4, 6, 3, 3), torch.randn(4, 6, 3, 3)
+    flat = torch.nn.Parameter(w.flatten(1).clone())
+    kernel = torch.nn.Parameter(w.to(memory_format=torch.channels_last))
+    flat.grad, kernel.grad = g.flatten(1), g.to(memory_format=torch.channels_last)
+    Muon([flat]).step()
+    Muon([kernel]).step()
+    assert (kernel.flatten(1) - flat).abs().max() < 1e-12
+    assert (kernel - w).abs().max() > 1e-3
+
+
+def test_vectors_are_refused():
+    with pytest.raises(ValueError, match=r"expected matrices or kernels, got shape \(3,\)"):
+        Muon([torch.nn.Parameter(torch.zeros(3))])
+
+
+@pytest.mark.parametrize("form", ["inner", "sum"])
+def test_the_hidden_weights_of_a_unet(form):
+    net = UNetEnergy(1, 16, form=form, head=16, blocks=1)
+    names = {id(p): name for name, p in net.named_parameters()}
+    hidden = {names[id(p)] for p in net.hidden}
+    assert {name for name in names.values() if name not in hidden} == {
+        name
+        for name in names.values()
+        if name.endswith("bias")
+        or name.split(".")[0] in {"stem", "head", "embedding"}
+        or "affine" in name
+    }
+
+
+def test_muon_is_for_unets():
+    with pytest.raises(ValueError, match=r"expected Muon only for a U-Net, got muon=0.02 for Net"):
+        Config(optimization=Optimization(muon=0.02))
+    with pytest.raises(ValueError, match="expected muon to be a finite number > 0, got 0"):
+        Optimization(muon=0)
+
+
+def test_a_run_goes_on_with_both_optimizers_where_it_was_stopped(tmp_path):
+    torch.set_default_dtype(torch.float32)  # as for a user
+    own = Config(
+        ImageData(MINI, size=8),
+        Denoising(0.3),  # soon traced
+        UNet(8, 1, "denoiser"),
+        Optimization(steps=3, batch=4, warmup=1, muon=0.02),
+        evaluate=3,
+    )
+    assert loads(dumps(own)) == own
+    whole = fit(own, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fit(own, tmp_path / "parts", minutes=0.0)
+    parts = fit(own, tmp_path / "parts", resume=True)
+    for a, b in zip(whole.energy.parameters(), parts.energy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    held = read_checkpoint(tmp_path / "whole").adam
+    assert set(held["unet.head.weight"]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert set(held["unet.middle.0.block.first.weight"]) == {"momentum"}
+    assert set(held) == {name for name, _ in whole.energy.named_parameters()}
