@@ -143,6 +143,10 @@ def test_of_two_draws_by_the_same_weights_the_larger_is_shown():
     rows = [{**final, "fid": 4.0 + n, "fid_n": n} for n in (2, 3, 1)]
     (line,) = (line for line in tables.generation_rows(rows) if "fokker" in line[1])
     assert line[3:5] == ["7.00", "3"]
+    # one by another optimizer is another model, and early rows do not say theirs
+    rows.append({**final, "fid": 3.0, "fid_n": 3, "step": 5, "muon": 0.02})
+    plain, muon = (line for line in tables.generation_rows(rows) if "fokker" in line[1])
+    assert plain == line and muon[1] == f"{line[1]}, Muon" and muon[3] == "3.00"
 
 
 def test_the_distance_is_the_published_one():

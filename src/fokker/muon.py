@@ -65,7 +65,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], rate: float = 0.02, momentum: float = 0.95
+        self, parameters: Iterable[nn.Parameter], rate: float = 0.01, momentum: float = 0.95
     ) -> None:
         parameters = list(parameters)
         checks.positive(rate=rate)

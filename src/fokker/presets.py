@@ -31,7 +31,7 @@ weight of a level, :math:`\sigma^2`, that of the divergence itself where nothing
 other image study it hardly learned at the start; the encoder, ours, at the same size. `fokker`: the
 full U-Net with inner product, weight `edm`, a cosine schedule; methods as for denoising, but for a step
 of :math:`0.02 \sigma^2`, which sampling through the levels asks for. Kernels and matrices inside the U-Net are
-moved by Muon (`fokker.muon`) at 0.02, all else by Adam. The rates rise over the first 1,000 steps. Sizes:
+moved by Muon (`fokker.muon`) at 0.01, all else by Adam. The rates rise over the first 1,000 steps. Sizes:
 `SIZES`.
 """
 
@@ -239,7 +239,7 @@ LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
 SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
 
 
-MUON = 0.02  # its rate for our energies; the paper's are moved by Adam
+MUON = 0.01  # its rate for our energies; the paper's are moved by Adam
 
 
 def generation_config(
