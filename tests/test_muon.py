@@ -3,12 +3,17 @@ r"""Muon: against the decomposition it goes without, and PyTorch's own for one m
 import pytest
 import torch
 
+from dataclasses import replace
 from fokker import fit
 from fokker.config import Config, ImageData, Optimization, UNet, dumps, loads
+from fokker.guard import finite
 from fokker.muon import Muon, orthogonal
 from fokker.networks import UNetEnergy
 from fokker.objectives import Denoising
+from fokker.ranks import Ranks
 from fokker.runs import read_checkpoint
+from fokker.state import State, step_generator
+from fokker.tasks import task_of
 from fokker.training import Interrupted
 from pathlib import Path
 
@@ -108,3 +113,20 @@ def test_a_run_goes_on_with_both_optimizers_where_it_was_stopped(tmp_path):
     assert set(held["unet.head.weight"]) == {"step", "exp_avg", "exp_avg_sq"}
     assert set(held["unet.middle.0.block.first.weight"]) == {"momentum"}
     assert set(held) == {name for name, _ in whole.energy.named_parameters()}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_on_a_gpu_waits_for_nothing(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    optimization = Optimization(steps=9, batch=4, muon=0.01)
+    own = Config(ImageData(MINI, size=8), Denoising(0.3), UNet(8, 1, "denoiser"), optimization)
+    own = replace(own, device="cuda")
+    state = State(own, tmp_path, task_of(own), Ranks(device=torch.device("cuda")))
+    for k in range(4):
+        torch.cuda.set_sync_debug_mode("error" if k > 1 else "default")  # once all is traced
+        try:
+            generator = step_generator(own, k, 0, torch.device("cuda"))
+            state.advance(state.task.batch(4, generator), generator, flag=False)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert finite(list(state.energy.parameters()))

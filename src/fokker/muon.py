@@ -35,8 +35,13 @@ import torch
 
 from collections.abc import Iterable
 from torch import Tensor, nn
+from typing import Any
 
 from . import checks
+
+# one launch for many tensors
+add_ = torch._foreach_add_  # pyright: ignore[reportPrivateImportUsage]
+lerp, lerp_ = torch._foreach_lerp, torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
@@ -78,17 +83,22 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
-            beta, ahead = group["momentum"], {}  # N by the shape of the matrix
+            alike: dict[torch.Size, list[Tensor]] = {}  # by the shape of the matrix
             for p in group["params"]:
                 if p.grad is not None:
-                    n = p.grad.lerp(self.average(p).lerp_(p.grad, 1 - beta), beta).flatten(1)
-                    ahead.setdefault(n.shape, []).append((p, n))
-            for (outputs, inputs), same in ahead.items():
-                stack = torch.stack([n for _, n in same])
-                steps = orthogonal(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
-                rate = group["lr"] * math.sqrt(max(1, outputs / inputs))
-                for (p, _), step in zip(same, steps, strict=True):
-                    p.sub_(step.view(p.shape), alpha=rate)
+                    alike.setdefault(flat(p).shape, []).append(p)
+            for (outputs, inputs), same in alike.items():
+                gradients: list[Any] = [p.grad for p in same]
+                averages = [self.average(p) for p in same]
+                lerp_(averages, gradients, 1 - group["momentum"])
+                ahead = torch.stack([
+                    flat(n) for n in lerp(gradients, averages, group["momentum"])
+                ])
+                moves = orthogonal(ahead.bfloat16() if ahead.is_cuda else ahead).to(ahead.dtype)
+                shaped = [
+                    m.view(last(p).shape).movedim(-1, 1) for m, p in zip(moves, same, strict=True)
+                ]
+                add_(same, shaped, alpha=-group["lr"] * math.sqrt(max(1, outputs / inputs)))
 
     def average(self, p: Tensor) -> Tensor:
         r"""Returns the average of the gradients of a parameter, zero at first."""
@@ -96,3 +106,13 @@ class Muon(torch.optim.Optimizer):
         if not state:
             state["momentum"] = torch.zeros_like(p)
         return state["momentum"]
+
+
+def last(p: Tensor) -> Tensor:
+    r"""Returns a matrix or kernel with its inputs last, as a kernel lies in memory."""
+    return p.movedim(1, -1)
+
+
+def flat(p: Tensor) -> Tensor:
+    r"""Returns it as a matrix. The order of inputs does not matter to :math:`O`."""
+    return last(p).flatten(1)

@@ -96,7 +96,9 @@ class Ranks:
             out: The step of this rank's share.
             flags: Numbers of this rank to be summed.
         """
-        told = torch.tensor(flags, dtype=out.loss.dtype, device=out.loss.device)
+        told = out.loss.new_zeros(len(flags))
+        for i, flag in enumerate(flags):
+            told[i].fill_(flag)  # not copied to the device, which would wait for it
         if self.size == 1:
             return out, told
         parts = [*out.gradients.values(), out.loss, *out.info.values(), told * self.size]
