@@ -110,6 +110,7 @@ def test_a_run_goes_on_with_both_optimizers_where_it_was_stopped(tmp_path):
     for a, b in zip(whole.energy.parameters(), parts.energy.parameters(), strict=True):
         assert torch.equal(a, b)
     held = read_checkpoint(tmp_path / "whole").adam
+    assert held is not None
     assert set(held["unet.head.weight"]) == {"step", "exp_avg", "exp_avg_sq"}
     assert set(held["unet.middle.0.block.first.weight"]) == {"momentum"}
     assert set(held) == {name for name, _ in whole.energy.named_parameters()}
