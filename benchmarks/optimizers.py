@@ -3,7 +3,8 @@ r"""Adam beside Muon: how well a small U-Net energy has learned after as many st
 The energy, 1.2 million parameters, is trained by the limit of the divergence (denoising score matching) on
 images of a set made 16×16, 64 a step, at a rate that falls to zero as half a cosine. It is judged on 1,000
 test images by the error that it minimizes, a dimension: 1 for the Gaussian that it begins as. Every trial has the
-same weights at the start, the same images and the same noise.
+same weights at the start, the same images and the same noise. What is in the file already stays, if
+it is not measured anew.
 
     python benchmarks/optimizers.py --out results/optimizers.json
 """
@@ -23,8 +24,15 @@ from pathlib import Path
 from rich.console import Console
 
 OBJECTIVE = LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm")
-TRIALS = {200: ("adam:1.5e-3", "adam:3e-3", "adam:6e-3", "muon:0.005", "muon:0.01", "muon:0.02", "muon:0.04"),
-          500: ("adam:3e-3", "muon:0.01", "muon:0.02")}  # fmt: skip
+TRIALS = (
+    "adam:1.5e-3",
+    "adam:3e-3",
+    "adam:6e-3",
+    "muon:0.005",
+    "muon:0.01",
+    "muon:0.02",
+    "muon:0.04",
+)
 
 
 def config(trial: str, steps: int, args: argparse.Namespace) -> Config:
@@ -52,12 +60,17 @@ def error_of(run: Run, count: int, batch: int = 125) -> float:
     return 2 * sum(losses) / len(x) / math.prod(x.shape[1:])
 
 
+def key_of(row: results.Row) -> tuple[str, float, int]:
+    r"""Returns what tells trials apart."""
+    return row["optimizer"], row["rate"], row["steps"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--steps", type=int, nargs="+", default=[*TRIALS])
-    parser.add_argument("--trials", nargs="+", default=None, help="adam:RATE or muon:RATE")
+    parser.add_argument("--steps", type=int, nargs="+", default=[200])
+    parser.add_argument("--trials", nargs="+", default=TRIALS, help="adam:RATE or muon:RATE")
     parser.add_argument(
         "--beside", type=float, default=1.5e-3, help="the rate of Adam beside Muon"
     )
@@ -69,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     console, rows = Console(), []
     for steps in args.steps:
-        for trial in args.trials or TRIALS.get(steps, TRIALS[200]):
+        for trial in args.trials:
             with tempfile.TemporaryDirectory() as folder:
                 run = fit(config(trial, steps, args), Path(folder) / "run")
             kind, _, rate = trial.partition(":")
@@ -80,6 +93,9 @@ def main() -> None:
             rows.append(row | {"data": Path(args.data).name, "seed": run.config.seed})
             console.print(f"{trial}, {steps} steps: {row['error']:.4f}")
     if args.out is not None:
+        kept = results.load(args.out)["rows"] if args.out.exists() else []
+        made = {key_of(row) for row in rows}
+        rows = sorted([r for r in kept if key_of(r) not in made] + rows, key=key_of)
         results.save(args.out, rows, "python benchmarks/optimizers.py", device=args.device)
 
 

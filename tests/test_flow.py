@@ -26,6 +26,7 @@ from fokker.samplers import (
     Flow,
     Guided,
     Heun,
+    Multistep,
     karras,
 )
 from fokker.samplers.streams import Stream, Streams
@@ -35,6 +36,7 @@ SHORT = karras(6, 0.05, 20.0)
 EXAMPLES = {
     "euler": Euler(SHORT),
     "heun": Heun(SHORT),
+    "multistep": Multistep(SHORT),
     "churn": Heun(SHORT, Churn(4.0, low=0.5, high=10.0)),
     "ula": Euler(SHORT, corrector=Corrector(ULA(0.2), 2)),
     "mala": Heun(
@@ -113,6 +115,31 @@ def test_heun_steps():
     torch.testing.assert_close(x, SHORT[0] * factor * z, rtol=1e-12, atol=0)
 
 
+def test_multisteps():
+    r"""On a Gaussian the denoised points are c(sigma) x with c = s^2 / (s^2 + sigma^2)."""
+    s, factor, last = 1.5, 1.0, None
+    for sigma, after in itertools.pairwise((*SHORT, 0.0)):
+        clean = factor * s**2 / (s**2 + sigma**2)
+        factor = after / sigma * factor + (1 - after / sigma) * clean
+        if last is not None and after:
+            slope = (clean - last[0]) / math.log(last[1] / sigma)  # by -log sigma
+            # the integral of exp(-t) (h - t) over a step h of -log sigma, from its end
+            t = torch.linspace(0, math.log(sigma / after), 100_001)
+            factor += slope * float(torch.trapezoid(torch.exp(-t) * (t[-1] - t), t))
+        last = clean, sigma
+    seed = int(torch.randint(2**32, (), generator=seeded()))
+    x = draw(Multistep(SHORT), 50, energy=gaussian(s))
+    z = Streams(seed, range(50)).normal(x)
+    torch.testing.assert_close(x, SHORT[0] * factor * z, rtol=1e-8, atol=0)
+
+
+def test_noise_and_corrections_break_the_line_of_multisteps():
+    always = {"churn": Churn(4.0)}, {"corrector": Corrector(ULA(0.2))}
+    for own in always:
+        assert torch.equal(draw(Multistep(SHORT, **own), 20), draw(Euler(SHORT, **own), 20))
+    assert not torch.equal(draw(Multistep(SHORT), 20), draw(Euler(SHORT), 20))
+
+
 def test_the_flow_of_a_gaussian():
     s, high, low = 1.5, 20.0, 0.05
     x = draw(Heun(karras(500, low, high)), 50, energy=gaussian(s))
@@ -126,7 +153,7 @@ def fine():
     return draw(Heun(karras(2**11 + 1, 0.05, 20.0)), 50, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("method", "order"), [(Euler, 1), (Heun, 2)])
+@pytest.mark.parametrize(("method", "order"), [(Euler, 1), (Heun, 2), (Multistep, 2)])
 def test_order_of_convergence(method, order, fine):
     ladders = [karras(2**k + 1, 0.05, 20.0) for k in (7, 8)]
     errors = [(draw(method(v), 50) - fine).square().mean().sqrt() for v in ladders]
@@ -174,11 +201,12 @@ def test_a_correction_is_a_transition_at_the_level():
     [
         Heun(),
         Euler(karras(200)),
+        Multistep(karras(30)),
         Heun(karras(60), Churn(30.0)),
         Heun(corrector=Corrector(MALA(1.0), 2)),
         Heun(karras(30), Churn(15.0), Corrector(MALA(1.0))),
     ],
-    ids=["heun", "euler", "churn", "corrected", "all"],
+    ids=["heun", "euler", "multistep", "churn", "corrected", "all"],
 )
 def test_samples_have_the_law_of_the_data(flow):
     n = 4000

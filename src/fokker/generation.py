@@ -66,8 +66,8 @@ WARMUP = 20  # transitions at each level that tune the corrector
 class Sampling:
     r"""How images are drawn."""
 
-    sampler: Literal["heun", "euler"] = "heun"
-    """The method: heun (two evaluations a step) or euler (one)."""
+    sampler: Literal["heun", "euler", "multistep"] = "heun"
+    """The method: heun (two evaluations a step), euler (one), or multistep (one, and as exact as two)."""
     steps: int = 18
     """The number of steps."""
     sigma_min: float = 0.002

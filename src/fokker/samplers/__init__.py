@@ -16,6 +16,7 @@ __all__ = [
     "Guided",
     "Heun",
     "Info",
+    "Multistep",
     "Run",
     "Sampler",
     "State",
@@ -31,9 +32,9 @@ from .base import Info, Run, Sampler, State
 from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
 from .field import Field
-from .flow import Churn, Drawn, Euler, Flow, Heun, karras
+from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
 from .guidance import Guided
 from .langevin import MALA, ULA
 
 SAMPLERS: dict[str, type[Sampler]] = {"ula": ULA, "mala": MALA, "annealed": Annealed}
-FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun}
+FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun, "multistep": Multistep}

@@ -41,6 +41,7 @@ from .images import (
     generation_rows,
     generation_table,
     minutes_to,
+    optimizer_table,
 )
 from .planar import (
     OPTIMA_HEADER,
@@ -79,6 +80,7 @@ def render(text: str, root: Path) -> str:
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
         "generation": lambda: generation_table(root / "results/generation.json"),
         "draws": lambda: draw_table(rows("generation")),
+        "optimizers": lambda: optimizer_table(root / "results/optimizers.json"),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

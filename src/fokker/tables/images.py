@@ -13,6 +13,7 @@ __all__ = [
     "generation_rows",
     "generation_table",
     "minutes_to",
+    "optimizer_table",
 ]
 
 from collections.abc import Iterable, Sequence
@@ -224,3 +225,21 @@ def generation_table(path: Path) -> str:
     if not path.exists():
         return "Not measured yet: `fokker reproduce generation --results results/generation.json` does."
     return results.markdown(GENERATION_HEADER, generation_rows(results.load(path)["rows"]))
+
+
+def optimizer_table(path: Path) -> str:
+    r"""Returns what a small energy has learned by Adam and by Muon, or how to measure it."""
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/optimizers.py --out results/optimizers.json` does."
+    rows = results.load(path)["rows"]
+    steps = list(dict.fromkeys(row["steps"] for row in rows))
+    cells: dict[tuple[str, float], dict[int, str]] = {}
+    for row in rows:
+        own = cells.setdefault((row["optimizer"], row["rate"]), {})
+        own[row["steps"]] = f"{row['error']:.3f}"
+    header = ("optimizer", "rate", *(f"{n} steps" for n in steps))
+    lines = [
+        [kind.capitalize(), f"{rate:g}", *(own.get(n, "–") for n in steps)]
+        for (kind, rate), own in cells.items()
+    ]
+    return results.markdown(header, lines)
