@@ -270,6 +270,7 @@ def test_what_diverges_is_a_row(study, tmp_path):
     assert generation.judge(PART, folder, EXTRACTOR, own)
     rows = [row for row in generation.collect(folder) if row["kind"] == "steps"]
     assert rows and all("NaN" in row["diverged"] and row["fid"] is None for row in rows)
+    assert {row["sampler"] for row in rows} == {"heun", "multistep"}
 
 
 def test_a_guided_draw(study, tmp_path):

@@ -196,7 +196,7 @@ def draw_table(rows: Sequence[results.Row]) -> str:
         own.sort(key=lambda r: (str(r["convention"]), r["fid_n"], kinds[r["kind"]], r["nfe"], r.get("guidance", 1)))  # fmt: skip
         for row in own:
             data, label, params, fid, count, nfe, kid, *_ = generation_line(row, "")
-            draw = f"{row['steps']} steps"
+            draw = f"{row['steps']} {'multisteps' if row['sampler'] == 'multistep' else 'steps'}"
             if row["corrector"]:
                 draw += f", {row['corrector']} transition{'s' * (row['corrector'] > 1)} of MALA a level"
             if row["kind"] == "guided":

@@ -74,14 +74,15 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
         return None
     fig = Figure(figsize=(5.2, 3.4), layout="constrained")
     axis = fig.subplots()
+    looks = (("steps", "heun", "-", ""), ("steps", "multistep", ":", ", multistep"), ("corrector", "heun", "--", ", corrected"))  # fmt: skip
     for k, (name, line) in enumerate(groups(own).items()):
-        for kind, style in (("steps", "-"), ("corrector", "--")):
-            found = sorted((r["nfe"], r["fid"]) for r in line if r["kind"] == kind)
+        for kind, sampler, style, said in looks:
+            found = sorted(
+                (r["nfe"], r["fid"]) for r in line if (r["kind"], r["sampler"]) == (kind, sampler)
+            )
             if found:
-                said = name if kind == "steps" else f"{name}, corrected"
-                axis.plot(
-                    *zip(*found, strict=True), style, marker="o", ms=3, color=f"C{k}", label=said
-                )
+                shown = {"marker": "o", "ms": 3, "color": f"C{k}", "label": name + said}
+                axis.plot(*zip(*found, strict=True), style, **shown)
     axis.set(xlabel="evaluations an image", ylabel="FID")
     axis.legend(fontsize=7)
     return save(fig, path)

@@ -15,7 +15,7 @@ r"""What the generation study consists of.
 ===========  =====================================================================================
 `final`      the last weights, as many images as the training set has, 18 Heun steps
 `snapshot`   each snapshot, fewer images: FID along training
-`steps`      the last weights with fewer or more Heun steps
+`steps`      the last weights with fewer or more Heun steps, and by the method of two steps at once
 `corrector`  the last weights with a MALA transition at each level, accepted by the energy; its layers
              in float32
 `guided`     the last weights, guided away from those of the small network on the same set
@@ -59,7 +59,8 @@ METHODS = (
     ("fokker", "reference"),
 )
 MIRRORED = ("cifar10", "celeba32")  # sets whose mirror images are as likely
-STEPS = (6, 9, 12, 27)  # beside 18
+STEPS = (6, 9, 12, 27)  # of Heun, beside 18
+MULTISTEPS = (12, 18, 35)  # of as many evaluations
 CORRECTED = (9, 18)  # steps with a corrector
 GUIDE = "small"  # the size that guides the others
 POINTS = 6  # evaluations of a run at least, which snapshots follow
@@ -200,11 +201,15 @@ def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings)
     own, step = part.sampling, run.step
     count = total if settings.count is None else settings.count
     few = min(settings.few, count)
-    steps, corrected = ((5,), (4,)) if part.quick else (STEPS, CORRECTED)
+    steps, corrected, multisteps = (STEPS, CORRECTED, MULTISTEPS)
+    if part.quick:
+        steps, corrected, multisteps = (5,), (4,), (4,)
     found = [Draw("final", step, own, count)]
     for path in sorted((folder / part.name / "snapshots").glob("step-*.safetensors")):
         found.append(Draw("snapshot", int(path.stem[5:]), own, few))
     found += [Draw("steps", step, replace(own, steps=n), few) for n in (*steps, own.steps)]
+    other = replace(own, sampler="multistep")
+    found += [Draw("steps", step, replace(other, steps=n), few) for n in multisteps]
     if part.method != "reference":  # a denoiser has no energy to accept by
         found += [
             Draw("corrector", step, replace(own, steps=n, corrector=1), few) for n in corrected
