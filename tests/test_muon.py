@@ -55,9 +55,9 @@ def test_it_is_the_muon_of_pytorch():
         assert (p - q).abs().max() < 2e-3  # theirs rounds to bfloat16
 
 
-def test_a_kernel_is_a_matrix_whatever_its_order_in_memory():
-    torch.manual_seed(0)
-    w, g = torch.randn(4, 6, 3, 3), torch.randn(4, 6, 3, 3)
+@pytest.mark.parametrize("shape", [(4, 6, 3, 3), (40, 2, 3, 3)])
+def test_a_kernel_is_a_matrix_whatever_its_order_in_memory(shape):
+    w, g = torch.randn(shape), torch.randn(shape)
     flat = torch.nn.Parameter(w.flatten(1).clone())
     kernel = torch.nn.Parameter(w.to(memory_format=torch.channels_last))
     flat.grad, kernel.grad = g.flatten(1), g.to(memory_format=torch.channels_last)
