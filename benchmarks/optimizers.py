@@ -2,9 +2,8 @@ r"""Adam beside Muon: how well a small U-Net energy has learned after as many st
 
 The energy, 1.2 million parameters, is trained by the limit of the divergence (denoising score matching) on
 images of a set made 16×16, 64 a step, at a rate that falls to zero as half a cosine. It is judged on 1,000
-test images by the error that it minimizes, a dimension: 1 for the Gaussian that it begins as. Every trial has the
-same weights at the start, the same images and the same noise. What is in the file already stays, if
-it is not measured anew.
+test images by the error that it minimizes, a dimension: about 1 for the Gaussian that it begins as. Every
+trial has the same weights at the start, the same images and the same noise.
 
     python benchmarks/optimizers.py --out results/optimizers.json
 """
@@ -14,6 +13,7 @@ import math
 import tempfile
 import torch
 
+from dataclasses import replace
 from fokker import fit, results
 from fokker.config import Config, ImageData, Optimization, UNet
 from fokker.data.picture import to_float
@@ -35,16 +35,18 @@ TRIALS = (
 )
 
 
-def config(trial: str, steps: int, args: argparse.Namespace) -> Config:
-    r"""Returns the configuration of a trial, `adam:RATE` or `muon:RATE`."""
-    kind, _, rate = trial.partition(":")
+def optimization_of(trial: str, steps: int, args: argparse.Namespace) -> Optimization:
+    r"""Returns the optimization of a trial, `adam:RATE` or `muon:RATE`."""
+    kind, _, text = trial.partition(":")
+    try:
+        rate = float(text)
+    except ValueError:
+        kind, rate = "", 0.0
     if kind not in {"adam", "muon"}:
         raise ValueError(f"expected adam:RATE or muon:RATE, got {trial!r}")
-    own = {"rate": float(rate)} if kind == "adam" else {"rate": args.beside, "muon": float(rate)}
-    optimization = Optimization(steps, args.batch, warmup=20, ema=0.98, **own)  # pyright: ignore[reportArgumentType]
-    data = ImageData(args.data, args.data_dir, size=16)
-    network = UNet(args.width, 1)
-    return Config(data, OBJECTIVE, network, optimization, device=args.device, evaluate=steps)
+    muon = rate if kind == "muon" else None
+    own = {"rate": args.beside if muon else rate, "muon": muon, "warmup": 20, "ema": 0.98}
+    return Optimization(steps, args.batch, **own)  # pyright: ignore[reportArgumentType]
 
 
 def error_of(run: Run, count: int, batch: int = 125) -> float:
@@ -58,11 +60,6 @@ def error_of(run: Run, count: int, batch: int = 125) -> float:
         len(part) * float(OBJECTIVE(energy, part, None, generator).loss) for part in x.split(batch)
     ]
     return 2 * sum(losses) / len(x) / math.prod(x.shape[1:])
-
-
-def key_of(row: results.Row) -> tuple[str, float, int]:
-    r"""Returns what tells trials apart."""
-    return row["optimizer"], row["rate"], row["steps"]
 
 
 def main() -> None:
@@ -81,22 +78,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     console, rows = Console(), []
-    for steps in args.steps:
-        for trial in args.trials:
-            with tempfile.TemporaryDirectory() as folder:
-                run = fit(config(trial, steps, args), Path(folder) / "run")
-            kind, _, rate = trial.partition(":")
-            row = {"optimizer": kind, "rate": float(rate), "steps": steps, "batch": args.batch}
-            row |= {"params": sum(p.numel() for p in run.energy.parameters())}
-            row |= {"error": error_of(run, args.images), "images": args.images}
-            row |= {"beside": args.beside if kind == "muon" else None}
-            rows.append(row | {"data": Path(args.data).name, "seed": run.config.seed})
-            console.print(f"{trial}, {steps} steps: {row['error']:.4f}")
-    if args.out is not None:
-        kept = results.load(args.out)["rows"] if args.out.exists() else []
-        made = {key_of(row) for row in rows}
-        rows = sorted([r for r in kept if key_of(r) not in made] + rows, key=key_of)
-        results.save(args.out, rows, "python benchmarks/optimizers.py", device=args.device)
+    trials = [(t, optimization_of(t, n, args)) for n in args.steps for t in args.trials]
+    base = Config(
+        ImageData(args.data, args.data_dir, size=16),
+        OBJECTIVE,
+        UNet(args.width, 1),
+        device=args.device,
+    )
+    for trial, own in trials:
+        with tempfile.TemporaryDirectory() as folder:
+            config = replace(base, optimization=own, evaluate=own.steps)
+            run = fit(config, Path(folder) / "run")
+        row = {"optimizer": "adam" if own.muon is None else "muon"}
+        row |= {"rate": own.rate if own.muon is None else own.muon, "steps": own.steps}
+        row |= {"beside": None if own.muon is None else own.rate, "batch": own.batch}
+        row |= {"error": error_of(run, args.images), "images": args.images}
+        row |= {"params": sum(p.numel() for p in run.energy.parameters())}
+        rows.append(row | {"data": Path(args.data).name, "seed": config.seed})
+        console.print(f"{trial}, {own.steps} steps: {row['error']:.4f}")
+        if args.out is not None:
+            results.save(args.out, rows, "python benchmarks/optimizers.py", device=args.device)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import inspect
 import itertools
 import math
 import pytest
+import runpy
 import torch
 
 from conftest import Diffused, three_modes
+from fokker import results, tables
 from fokker.analytic import Gaussian
 from fokker.networks import UNetEnergy
 from fokker.samplers import (
@@ -30,8 +32,10 @@ from fokker.samplers import (
     karras,
 )
 from fokker.samplers.streams import Stream, Streams
+from pathlib import Path
 from torch import nn
 
+ROOT = Path(__file__).parents[1]
 SHORT = karras(6, 0.05, 20.0)
 EXAMPLES = {
     "euler": Euler(SHORT),
@@ -138,6 +142,19 @@ def test_noise_and_corrections_break_the_line_of_multisteps():
     for own in always:
         assert torch.equal(draw(Multistep(SHORT, **own), 20), draw(Euler(SHORT, **own), 20))
     assert not torch.equal(draw(Multistep(SHORT), 20), draw(Euler(SHORT), 20))
+    # noise at one level only: the line begins anew from the level it starts at
+    once = Multistep((4.0, 2.0, 1.0, 0.5), Churn(1.2, low=1.5, high=3.0))
+    s, x = 1.5, draw(once, 20, energy=gaussian())
+    streams = Streams(int(torch.randint(2**32, (), generator=seeded())), range(20))
+    clean = lambda y, sigma: y * s**2 / (s**2 + sigma**2)
+    euler = lambda y, sigma, after: y + (after - sigma) * (y - clean(y, sigma)) / sigma
+    y = euler(4.0 * streams.normal(x), 4.0, 2.0)
+    high = 2 * 1.3
+    y = y + math.sqrt(high**2 - 4) * streams.normal(x)
+    past, y = y, euler(y, high, 1.0)
+    bend = (math.log(2) - 1 + 0.5) / math.log(high)
+    y = euler(y, 1.0, 0.5) + bend * (clean(y, 1.0) - clean(past, high))
+    torch.testing.assert_close(x, clean(y, 0.5), rtol=1e-9, atol=1e-12)
 
 
 def test_the_flow_of_a_gaussian():
@@ -562,3 +579,20 @@ def test_a_watched_field_counts_the_evaluations(flow):
     field = Field(ENERGY, watch=lambda: seen.append(1))
     flow.run(field, 5, (2,), seeded(), batch=3)
     assert len(seen) == 2 * flow.evaluations
+
+
+def test_the_benchmark(monkeypatch, tmp_path):
+    torch.set_default_dtype(torch.float32)
+    script, out = ROOT / "benchmarks/flows.py", tmp_path / "results" / "flows.json"
+    argv = [str(script), "--runs", "cifar10", "--images", "1", "--fine", "5", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", argv)
+    monkeypatch.setattr(UNetEnergy, "denoise", lambda self, x, sigma: x / (1 + sigma**2))
+    runpy.run_path(str(script), run_name="__main__")
+    rows = results.load(out)["rows"]
+    found = {(r["sampler"], r["steps"]): r for r in rows}
+    assert found["heun", 18]["evaluations"] == 35 and found["multistep", 24]["evaluations"] == 24
+    text = tables.render("<!-- results:flows -->\n<!-- /results -->", tmp_path)
+    assert f"| heun | 18 | 35 | {found['heun', 18]['error']:.4f} |" in text
+    out.unlink()
+    text = tables.render("<!-- results:flows -->\n<!-- /results -->", tmp_path)
+    assert "Not measured yet: `python benchmarks/flows.py" in text

@@ -94,6 +94,7 @@ def test_the_presets():
     ours = generation_config("fokker", "dcd-limit", data, "small", "cuda", time=0.5)
     assert ours.network == UNet(48, 1, "inner", precision="bfloat16") and ours.compile
     assert isinstance(ours.objective, LevelDCD) and ours.objective.time == pytest.approx(0.5)
+    assert paper.optimization.muon is None and ours.optimization.muon == pytest.approx(0.01)
     for bad, near in (
         (("papr", "dcd"), "'paper'"),
         (("paper", "dcd-limt"), "'dcd-limit'"),
@@ -168,6 +169,10 @@ def test_settings_reach_the_flow():
     assert flow.corrector is not None and flow.corrector.transitions == 2
     assert flow.corrector.sampler.step_size == pytest.approx(0.3)
     assert isinstance(Sampling("euler").flow(1), Euler)
+    for own in ({"churn": 2.0}, {"corrector": 1}):
+        ((name, value),) = own.items()
+        with pytest.raises(ValueError, match=f"expected {name} 0 with multistep.* got {value}"):
+            Sampling("multistep", **own)
     for bad in ({"steps": 1}, {"sigma_min": 90.0}, {"churn": -1.0}, {"corrector": -1}):
         with pytest.raises(ValueError, match="expected"):
             Sampling(**bad)

@@ -1,17 +1,20 @@
 r"""Muon: against the decomposition it goes without, and PyTorch's own for one matrix."""
 
 import pytest
+import runpy
 import torch
 
 from dataclasses import replace
-from fokker import fit
-from fokker.config import Config, ImageData, Optimization, UNet, dumps, loads
+from fokker import fit, results, tables
+from fokker.cli import main
+from fokker.config import Config, ImageData, Network, Optimization, UNet, dumps, loads
 from fokker.guard import finite
 from fokker.muon import Muon, orthogonal
 from fokker.networks import UNetEnergy
-from fokker.objectives import Denoising
+from fokker.objectives import DCD, Denoising
 from fokker.ranks import Ranks
 from fokker.runs import read_checkpoint
+from fokker.stack import rate_at, train_stack
 from fokker.state import State, step_generator
 from fokker.tasks import task_of
 from fokker.training import Interrupted
@@ -91,6 +94,10 @@ def test_muon_is_for_unets():
         Config(optimization=Optimization(muon=0.02))
     with pytest.raises(ValueError, match="expected muon to be a finite number > 0, got 0"):
         Optimization(muon=0)
+    with pytest.raises(ValueError, match=r"no Muon for stacked networks, got muon=0.02"):
+        train_stack([], DCD(), Network(), Optimization(muon=0.02), [])
+    with pytest.raises(ValueError, match="momentum from 0 to less than 1, got 1"):
+        Muon([torch.nn.Parameter(torch.zeros(2, 2))], momentum=1)
 
 
 def test_a_run_goes_on_with_both_optimizers_where_it_was_stopped(tmp_path):
@@ -114,6 +121,67 @@ def test_a_run_goes_on_with_both_optimizers_where_it_was_stopped(tmp_path):
     assert set(held["unet.head.weight"]) == {"step", "exp_avg", "exp_avg_sq"}
     assert set(held["unet.middle.0.block.first.weight"]) == {"momentum"}
     assert set(held) == {name for name, _ in whole.energy.named_parameters()}
+
+    # by Adam alone it does not go on, nor the other way round
+    alone = replace(own, optimization=replace(own.optimization, muon=None))
+    with pytest.raises(
+        ValueError, match=r"muon is not given here and 0\.02 there; resume without"
+    ):
+        fit(alone, tmp_path / "whole", resume=True)
+    fit(alone, tmp_path / "alone")
+    for folder, config, fields in (
+        ("whole", alone, "for Adam, got momentum"),
+        ("alone", own, "for Muon, got exp_avg, exp_avg_sq, step"),
+    ):
+        (tmp_path / folder / "config.toml").write_text(dumps(config))  # by hand
+        with pytest.raises(ValueError, match=fields):
+            fit(config, tmp_path / folder, resume=True)
+
+
+def test_the_rates_of_both(tmp_path):
+    optimization = Optimization(steps=9, batch=2, rate=7e-4, warmup=4, muon=0.01)
+    own = Config(ImageData(MINI, size=8), Denoising(0.3), UNet(8, 1, "denoiser"), optimization)
+    state = State(own, tmp_path, task_of(own), Ranks())
+    state.trial = 1  # rolled back once
+    for k in range(3):
+        generator = step_generator(own, k)
+        _, rate = state.advance(state.task.batch(2, generator), generator, flag=False)
+        (adam, _), (muon, _) = state.optimizers
+        assert adam.param_groups[0]["lr"] == rate  # to the last bit, as without Muon
+        assert muon.param_groups[0]["lr"] == pytest.approx(rate / 7e-4 * 0.01)
+        assert rate == pytest.approx(rate_at(k, optimization) / 2)
+
+
+def test_the_option(capsys, tmp_path):
+    main(["train", "generation", "--data", MINI, "--side", "8", "--size", "small", "--width", "8", "--batch", "2",
+          "--steps", "1", "--objective", "reference", "--preview", "1", "--muon", "0", "--out", str(tmp_path / "a")])  # fmt: skip
+    assert "muon" not in (tmp_path / "a" / "config.toml").read_text()
+    with pytest.raises(SystemExit):
+        main(["train", "generation", "--data", MINI, "--muon", "-1", "--out", str(tmp_path / "b")])
+    assert "muon to be a finite number > 0, got -1" in capsys.readouterr().err
+
+
+def test_the_benchmark(monkeypatch, tmp_path, capsys):
+    script = Path(__file__).parents[1] / "benchmarks/optimizers.py"
+    few = ["--data", MINI, "--steps", "1", "--width", "8", "--batch", "2", "--images", "4"]
+    out = tmp_path / "results" / "optimizers.json"
+    monkeypatch.setattr("sys.argv", [str(script), *few, "--trials", "adam:1e-3", "muon:x"])
+    with pytest.raises(ValueError, match="expected adam:RATE or muon:RATE, got 'muon:x'"):
+        runpy.run_path(str(script), run_name="__main__")
+    argv = [str(script), *few, "--trials", "adam:1e-3", "muon:0.01", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", argv)
+    runpy.run_path(str(script), run_name="__main__")
+    rows = results.load(out)["rows"]
+    assert [(r["optimizer"], r["beside"]) for r in rows] == [("adam", None), ("muon", 1.5e-3)]
+    text = tables.render("<!-- results:optimizers -->\n<!-- /results -->", tmp_path)
+    assert f"| Muon | 0.01 | {rows[1]['error']:.3f} |" in text
+    rows[1] |= {"steps": 5}
+    results.save(out, rows[::-1], "a test")
+    text = tables.render("<!-- results:optimizers -->\n<!-- /results -->", tmp_path)
+    assert "| 1 steps | 5 steps |" in text and f"| {rows[0]['error']:.3f} | – |" in text
+    out.unlink()
+    text = tables.render("<!-- results:optimizers -->\n<!-- /results -->", tmp_path)
+    assert "Not measured yet: `python benchmarks/optimizers.py" in text
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -97,6 +97,10 @@ def test_forms_are_those_of_the_dataclasses(kind):
 def test_forms_of_network_and_optimization():
     for kind in (Network, Optimization):
         assert walk(describe(kind), kind) == {field.name for field in dataclasses.fields(kind)}
+    shown = {field["name"] for field in presets()["forms"]["optimization"]}
+    assert shown == {field.name for field in dataclasses.fields(Optimization)} - {
+        "muon"
+    }  # no U-Net
 
 
 # ---------------------------------------------------------------------------- requests

@@ -15,6 +15,7 @@ __all__ = [
     "TableData",
     "ToyData",
     "UNet",
+    "difference",
     "dumps",
     "encode",
     "loads",
@@ -213,7 +214,7 @@ class Optimization:
     batch: int = 1000
     """The number of points a step."""
     rate: float = 1e-3
-    """The learning rate, the first one."""
+    """Adam's learning rate, the first one."""
     beta1: float = 0.9
     """The decay of Adam's first moment."""
     beta2: float = 0.99
@@ -343,6 +344,24 @@ def encode(value: object, where: str = "config") -> Any:
     if isinstance(value, (bool, int, float, str)):
         return value
     raise ValueError(f"expected a value that TOML can hold at {where}, got {value!r}")
+
+
+def difference(here: Config, there: Config) -> str | None:
+    r"""Returns the first place where two configurations differ, and how; `None` if they do not."""
+
+    def flat(value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            return {place: value}
+        return {
+            k: v for name, own in value.items() for k, v in flat(own, f"{place}.{name}").items()
+        }
+
+    mine, theirs = (flat(encode(c), "config") for c in (here, there))
+    for place in dict.fromkeys([*mine, *theirs]):
+        pair = [repr(held[place]) if place in held else "not given" for held in (mine, theirs)]
+        if pair[0] != pair[1]:
+            return f"{place.removeprefix('config.')} is {pair[0]} here and {pair[1]} there"
+    return None
 
 
 def alternatives(annotation: Any) -> tuple[type, ...]:

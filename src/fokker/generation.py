@@ -67,7 +67,8 @@ class Sampling:
     r"""How images are drawn."""
 
     sampler: Literal["heun", "euler", "multistep"] = "heun"
-    """The method: heun (two evaluations a step), euler (one), or multistep (one, and as exact as two)."""
+    """The method: heun (two evaluations a step, error of second order), euler (one, of first order) or
+    multistep (one, of second order)."""
     steps: int = 18
     """The number of steps."""
     sigma_min: float = 0.002
@@ -85,6 +86,12 @@ class Sampling:
         checks.not_negative(churn=self.churn)
         if not isinstance(self.corrector, int) or self.corrector < 0:
             raise ValueError(f"expected corrector to be an integer >= 0, got {self.corrector!r}")
+        if self.sampler == "multistep" and (self.churn or self.corrector):
+            what = "churn" if self.churn else "corrector"
+            raise ValueError(
+                f"expected {what} 0 with multistep, which goes by the step before, got"
+                f" {getattr(self, what)}; heun has both"
+            )
         self.flow(1)
 
     def flow(self, dimension: int) -> Flow:

@@ -8,7 +8,7 @@ N looking ahead as Nesterov does,
     M \leftarrow \beta M + (1 - \beta) G, \qquad N = \beta M + (1 - \beta) G, \qquad
     W \leftarrow W - \eta \sqrt{\max(1, m / n)} \; O(N), \qquad O(U S V^\top) = U V^\top .
 
-Every singular value of the step is one: no output changes by more than the rate allows, and directions
+Every singular value of :math:`O(N)` is one: no output changes by more than the rate allows, and directions
 with small gradients, of which there are many, are learned as fast as the few with large ones. What the
 rate means does not depend on the width of the network.
 
@@ -20,8 +20,8 @@ moves every singular value s by the polynomial :math:`a s + b s^3 + c s^5`, whic
 between 0.68 and 1.21, near enough to one. It needs products of matrices only, in bfloat16 on a GPU; matrices of
 one shape go through it together.
 
-`torch.optim.Muon` is the same for one matrix after another, and refuses kernels; `tests/test_muon.py`
-compares the two.
+`torch.optim.Muon` without its weight decay is the same for one matrix after another, and refuses kernels;
+`tests/test_muon.py` compares the two.
 
 References:
     | Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)
@@ -74,7 +74,8 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         parameters = list(parameters)
         checks.positive(rate=rate)
-        checks.between(0, 1, momentum=momentum)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"expected momentum from 0 to less than 1, got {momentum!r}")
         for p in parameters:
             if p.ndim < 2:
                 raise ValueError(f"expected matrices or kernels, got shape {tuple(p.shape)}")

@@ -239,7 +239,7 @@ LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
 SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
 
 
-MUON = 0.01  # its rate for our energies; the paper's are moved by Adam
+MUON = 0.01  # its rate under our preset; the paper's weights are moved by Adam
 
 
 def generation_config(

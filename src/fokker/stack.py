@@ -83,6 +83,8 @@ def train_stack(
         compile: Whether the step is compiled; by default on a GPU, for 1,000 steps or more.
     """
     device = torch.device(device)
+    if optimization.muon is not None:
+        raise ValueError(f"expected no Muon for stacked networks, got muon={optimization.muon}")
     if compile is None:
         compile = device.type == "cuda" and optimization.steps >= 1000
     B, K = optimization.batch, len(sources)

@@ -23,7 +23,6 @@ from typing import Any
 
 from .checkpoints import Best, Checkpoint, Name, read
 from .config import Config
-from .energies import Energy
 from .guard import Fall, Watch, diagnose
 from .muon import Muon
 from .networks import UNetDenoiser, UNetEnergy
@@ -35,6 +34,8 @@ from .tasks import Task
 
 Line = dict[str, Any]
 
+# what optimizers keep of a parameter
+MOMENTS = {torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}
 FLOOR = 0.01  # a judgement below is as good as perfect: many times as much may still be well
 
 
@@ -63,12 +64,6 @@ def writing(folder: Path, step: int) -> Generator[None, None, None]:
         ) from error
 
 
-def hidden_of(energy: Energy) -> list[Parameter]:
-    r"""Returns the weights that Muon moves."""
-    assert isinstance(energy, UNetEnergy | UNetDenoiser)  # the configuration sees to it
-    return (energy.unet if isinstance(energy, UNetDenoiser) else energy).hidden
-
-
 class State:
     r"""All that changes while a run is trained, and the way it came.
 
@@ -87,14 +82,18 @@ class State:
         fused = ranks.device.type == "cuda"
         torch.backends.cudnn.benchmark = fused  # all batches have one shape
         betas = (own.beta1, own.beta2)
-        hidden = [] if own.muon is None else hidden_of(self.energy)
-        rest = set(self.energy.parameters()) - set(hidden)
-        others = [p for p in self.energy.parameters() if p in rest]
-        adam = torch.optim.Adam(others, own.rate, betas, fused=fused)
-        # each optimizer, with the rate it begins at
-        self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [(adam, own.rate)]
+        hidden: list[Parameter] = []
         if own.muon is not None:
-            self.optimizers.append((Muon(hidden, own.muon), own.muon))
+            assert isinstance(
+                self.energy, UNetEnergy | UNetDenoiser
+            )  # as the configuration has it
+            hidden = self.energy.hidden
+        others = [p for p in self.energy.parameters() if p not in set(hidden)]
+        adam = torch.optim.Adam(others, own.rate, betas, fused=fused)
+        # each optimizer, with the factor of its rate
+        self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [(adam, 1.0)]
+        if own.muon is not None:
+            self.optimizers.append((Muon(hidden, own.muon), own.muon / own.rate))
         how = (config.compile, ranks.share, config.slices)
         self.step = Step(self.energy, config.objective, *how)
         self.shadow = build(config, task.shape).to(ranks.device).requires_grad_(False)
@@ -130,6 +129,12 @@ class State:
             for p in optimizer.param_groups[0]["params"]:
                 # as Adam lays them out: moments like the parameter, the count where it wants it
                 held = {} if saved.adam is None else saved.adam.get(names[p], {})
+                wanted = MOMENTS[type(optimizer)]
+                if held and set(held) != wanted:
+                    raise ValueError(
+                        f"expected {', '.join(sorted(wanted))} of {names[p]} in the checkpoint, for"
+                        f" {type(optimizer).__name__}, got {', '.join(sorted(held))}"
+                    )
                 for field, v in held.items():
                     if field == "step":
                         v = v.to(device if device.type == "cuda" else "cpu")
@@ -180,8 +185,8 @@ class State:
         if own.clip is not None:
             clip_grads_with_norm_(self.energy.parameters(), own.clip, norm)
         rate = rate_at(k, own) * self.config.guard.slower**self.trial
-        for optimizer, first in self.optimizers:
-            optimizer.param_groups[0]["lr"] = rate * first / own.rate
+        for optimizer, factor in self.optimizers:
+            optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
         self.inner = out.state
         follow = get_ema_multi_avg_fn(decay_at(k, own))

@@ -1,7 +1,7 @@
 r"""Training: one energy, from a configuration to a run folder.
 
-A step draws a fresh batch, evaluates the objective, and lets Adam move the weights; the average of
-the weights follows. All randomness of step k comes from a generator seeded by the run's seed and k, so a
+A step draws a fresh batch, evaluates the objective, and lets Adam, or Adam and Muon, move the weights; the
+average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed and k, so a
 run that was stopped and resumed takes the very steps it would have taken: on a CPU the result is the same
 bit for bit. Under `torchrun` every rank takes its share of each step and, on images, of each judgement
 (`fokker.ranks`), and rank 0 writes.
@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import checks
 from .checkpoints import Name, names, read
-from .config import Config, dumps
+from .config import Config, difference, dumps
 from .guard import Fall, finite
 from .ranks import join
 from .runs import (
@@ -90,9 +90,9 @@ def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | Non
     r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any."""
     holds = (folder / "config.toml").exists()
     if resume is True or (resume and holds):
-        if read_config(folder) != config:
+        if (other := difference(config, read_config(folder))) is not None:
             raise ValueError(
-                f"expected the configuration in {folder / 'config.toml'}, got another one;"
+                f"expected the configuration in {folder / 'config.toml'}, got another one, {other};"
                 " resume without changes, or train into a new folder"
             )
         if resume is True or names(folder / "checkpoint"):
@@ -221,9 +221,10 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
                 rest = "or the preset fokker"
                 if guard.policy == "stop":
                     rest = "the preset fokker, or --on-divergence roll-back"
+                rates = "rate, clip=1" if optimization.muon is None else "rate and muon"
                 raise Diverged(
                     f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
-                    f" rate, clip=1, {rest}"
+                    f" {rates}, {rest}"
                 )
             event = run.roll_back(fall)
             ranks.once(run.write)

@@ -44,7 +44,7 @@ class Train:
     width: int | None = None
     """The number of units a hidden layer; the preset's if not given."""
     rate: float | None = None
-    """The learning rate; the preset's if not given."""
+    """The learning rate, of Adam; the preset's if not given."""
     clip: float | None = None
     """The largest norm of the gradient; not clipped if not given."""
     compile: bool = False

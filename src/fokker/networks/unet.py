@@ -267,7 +267,8 @@ class UNetEnergy(Energy):
 
     @property
     def hidden(self) -> list[nn.Parameter]:
-        r"""The kernels and matrices between features: without the stem, the head, and what tells the level."""
+        r"""The kernels and matrices between features: without the stem, the head, and what tells the level.
+        Those of the queries, keys and values of an attention are one."""
         apart = {self.stem, self.head, *self.embedding.children()}
         apart |= {m.affine for m in self.modules() if isinstance(m, Block)}
         layers = [m for m in self.modules() if isinstance(m, Conv2d | Linear) and m not in apart]
@@ -344,6 +345,11 @@ class UNetDenoiser(Energy):
     def __init__(self, channels: int = 3, width: int = 96, **options: Any) -> None:
         super().__init__()
         self.unet = UNetEnergy(channels, width, form="inner", **options)
+
+    @property
+    def hidden(self) -> list[nn.Parameter]:
+        r"""Those of the U-Net, see `UNetEnergy`."""
+        return self.unet.hidden
 
     def denoise(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         r"""Returns the mean :math:`D(x, \sigma)` of the clean image given the noisy one."""

@@ -17,7 +17,7 @@ where :math:`d'_{i+1}` is the slope at Euler's :math:`(x_{i+1}, \sigma_{i+1})`. 
 and of second order in the steps. The last step is Euler's, to zero: it returns the mean of the data,
 :math:`x_{N+1} = x_N - \sigma_N^2 \nabla E(x_N, \sigma_N)`.
 
-**Two steps at once.** With the denoiser :math:`D = x - \sigma^2 \nabla E` and :math:`\lambda = -\log \sigma` the
+**Multistep** goes by the step before as well. With the denoiser :math:`D = x - \sigma^2 \nabla E` and :math:`\lambda = -\log \sigma` the
 flow is :math:`d(x / \sigma) / d\lambda = e^{\lambda} D`: what is left to approximate is D, which changes slowly. The
 line through its last two values, which are known, gives with :math:`h_i = \log(\sigma_i / \sigma_{i+1})`
 
@@ -25,8 +25,8 @@ line through its last two values, which are known, gives with :math:`h_i = \log(
     x_{i+1} = e^{-h_i} x_i + (1 - e^{-h_i}) D_i
     + (h_i - 1 + e^{-h_i}) \, \frac{D_i - D_{i-1}}{h_{i-1}} ,
 
-without the last term in the first step, which is Euler's, and after noise or a correction, which break the line. The
-error is of second order for one evaluation a step.
+without the last term in the first step and in that to zero, which are Euler's, and after noise or a correction, which
+break the line. The error is of second order for one evaluation a step.
 
 **Churn** adds noise before a step and starts it from the higher level :math:`\hat\sigma_i`:
 
@@ -145,8 +145,14 @@ class Churn:
 class Seen(NamedTuple):
     r"""What a step saw at its start."""
 
-    clean: Tensor  # the denoised points, (B, *)
-    sigma: float  # their level
+    x: Tensor  # (B, *)
+    slope: Tensor  # (B, *)
+    sigma: float
+
+    @property
+    def clean(self) -> Tensor:
+        r"""The denoised points."""
+        return self.x - self.sigma * self.slope
 
 
 class Drawn(NamedTuple):
@@ -319,7 +325,7 @@ class Flow(abc.ABC):
                 spread = self.churn.noise * math.sqrt(sigma**2 - level**2)
                 x, slope, before = x + spread * streams.normal(x), None, None
             slope = field.slope(x, sigma) if slope is None else slope
-            seen = Seen(x - sigma * slope, sigma)
+            seen = Seen(x, slope, sigma)
             x, slope, before = self.step(field, x, slope, sigma, after, before), None, seen
             if own is None or after == 0:
                 continue
@@ -389,7 +395,8 @@ class Heun(Flow):
 
 @dataclass(frozen=True)
 class Multistep(Flow):
-    r"""Creates the method of two steps at once: one evaluation a step, error of second order.
+    r"""Creates the method that goes by the step before as well: one evaluation a step, error of second
+    order.
 
     Arguments are those of `Flow`.
     """
@@ -411,4 +418,4 @@ class Multistep(Flow):
             return y
         h, past = math.log(sigma / after), math.log(before.sigma / sigma)
         bend = (h - 1 + after / sigma) / past
-        return y + bend * (x - sigma * slope - before.clean)
+        return y + bend * (Seen(x, slope, sigma).clean - before.clean)

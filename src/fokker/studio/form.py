@@ -172,6 +172,7 @@ def presets() -> dict[str, Any]:
                 k: {"about": first_sentence(t), "fields": describe(t)} for k, t in forms.items()
             },
             "network": describe(Network),
-            "optimization": describe(Optimization),
+            # Muon is for U-Nets, which are not trained here
+            "optimization": [f for f in describe(Optimization) or [] if f["name"] != "muon"],
         },
     }

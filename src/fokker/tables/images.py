@@ -10,6 +10,7 @@ __all__ = [
     "denoising_rows",
     "draw_table",
     "fid_table",
+    "flow_table",
     "generation_rows",
     "generation_table",
     "minutes_to",
@@ -110,7 +111,7 @@ def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
 
 def model_of(row: results.Row) -> tuple[Any, ...]:
     r"""Returns what tells the models of the generation study apart. Early rows, all by Adam, do not say it."""
-    return row["data"], row["preset"], row["method"], row["size"], row.get("muon") is not None
+    return row["data"], row["preset"], row["method"], row["size"], row.get("muon")
 
 
 def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
@@ -232,7 +233,7 @@ def optimizer_table(path: Path) -> str:
     if not path.exists():
         return "Not measured yet: `python benchmarks/optimizers.py --out results/optimizers.json` does."
     rows = results.load(path)["rows"]
-    steps = list(dict.fromkeys(row["steps"] for row in rows))
+    steps = sorted({row["steps"] for row in rows})
     cells: dict[tuple[str, float], dict[int, str]] = {}
     for row in rows:
         own = cells.setdefault((row["optimizer"], row["rate"]), {})
@@ -243,3 +244,20 @@ def optimizer_table(path: Path) -> str:
         for (kind, rate), own in cells.items()
     ]
     return results.markdown(header, lines)
+
+
+def flow_table(path: Path) -> str:
+    r"""Returns how far samples are from where the flow leads, or how to measure it."""
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/flows.py --out results/flows.json` does."
+    rows = results.load(path)["rows"]
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    cells: dict[tuple[int, int, str], dict[str, str]] = {}
+    for row in rows:
+        own = cells.setdefault((row["evaluations"], row["steps"], row["sampler"]), {})
+        own[row["run"]] = f"{row['error']:.4f}"
+    lines = [
+        [name, str(steps), str(asked), *(own.get(run, "–") for run in runs)]
+        for (asked, steps, name), own in sorted(cells.items())
+    ]
+    return results.markdown(("sampler", "steps", "evaluations", *runs), lines)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from .parts import METHODS, Clock, Part, Settings
 from ... import checks, results, tables
-from ...config import unknown
+from ...config import difference, unknown
 from ...metrics import Extractor, load_inception
 from ...runs import read_config
 from ...samplers.guidance import check_weight
@@ -161,10 +161,12 @@ class ReproduceGeneration:
         parts, settings = self.parts(), self.settings()
         for part in parts if "train" in self.stage else ():  # before anything is spent
             place = out / part.name / "run"
-            if (place / "config.toml").exists() and read_config(place) != part.config:
+            if not (place / "config.toml").exists():
+                continue
+            if (other := difference(part.config, read_config(place))) is not None:
                 raise ValueError(
-                    f"expected the settings of {place / 'config.toml'}, got others; use them, or"
-                    " another --out"
+                    f"expected the settings of {place / 'config.toml'}, got others, {other}; use them,"
+                    " or another --out"
                 )
         extractor = self.extractor(console) if "fid" in self.stage else None
         say = lambda text: console.print(text, markup=False, soft_wrap=True)

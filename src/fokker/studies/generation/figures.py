@@ -74,7 +74,11 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
         return None
     fig = Figure(figsize=(5.2, 3.4), layout="constrained")
     axis = fig.subplots()
-    looks = (("steps", "heun", "-", ""), ("steps", "multistep", ":", ", multistep"), ("corrector", "heun", "--", ", corrected"))  # fmt: skip
+    looks = (
+        ("steps", "heun", "-", ""),
+        ("steps", "multistep", ":", ", multistep"),
+        ("corrector", "heun", "--", ", corrected"),
+    )
     for k, (name, line) in enumerate(groups(own).items()):
         for kind, sampler, style, said in looks:
             found = sorted(

@@ -280,11 +280,11 @@ def collect(folder: Path) -> list[results.Row]:
     final draw of its weights."""
     paths = sorted(folder.glob("*/rows/*.json"))
     rows = [row for path in paths for row in json.loads(path.read_text())]
-    bits = {(r["data"], r["preset"], r["method"], r["size"], r["step"]): r for r in rows if r["kind"] == "bits"}  # fmt: skip
+    key = lambda r: (r["data"], r["preset"], r["method"], r["size"], r["step"], r.get("muon"))
+    bits = {key(r): r for r in rows if r["kind"] == "bits"}
     data = {(r["data"], r["convention"]): r for r in rows if r["kind"] == "data"}
     kept = [row for row in rows if row["kind"] not in {"bits", "data"}]
     for row in kept:
-        key = (row["data"], row["preset"], row["method"], row["size"], row["step"])
-        if row["kind"] == "final" and key in bits:
-            row |= {k: bits[key][k] for k in ("bpd", "bpd_error", "bpd_n")}
+        if row["kind"] == "final" and key(row) in bits:
+            row |= {k: bits[key(row)][k] for k in ("bpd", "bpd_error", "bpd_n")}
     return [*data.values(), *kept]

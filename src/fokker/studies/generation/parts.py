@@ -15,7 +15,7 @@ r"""What the generation study consists of.
 ===========  =====================================================================================
 `final`      the last weights, as many images as the training set has, 18 Heun steps
 `snapshot`   each snapshot, fewer images: FID along training
-`steps`      the last weights with fewer or more Heun steps, and by the method of two steps at once
+`steps`      the last weights with fewer or more Heun steps, and by `multistep`
 `corrector`  the last weights with a MALA transition at each level, accepted by the energy; its layers
              in float32
 `guided`     the last weights, guided away from those of the small network on the same set
@@ -201,7 +201,7 @@ def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings)
     own, step = part.sampling, run.step
     count = total if settings.count is None else settings.count
     few = min(settings.few, count)
-    steps, corrected, multisteps = (STEPS, CORRECTED, MULTISTEPS)
+    steps, corrected, multisteps = STEPS, CORRECTED, MULTISTEPS
     if part.quick:
         steps, corrected, multisteps = (5,), (4,), (4,)
     found = [Draw("final", step, own, count)]
