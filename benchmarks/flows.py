@@ -24,7 +24,7 @@ TRIALS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", nargs="+", default=["celeba32", "cifar10"])
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--fine", type=int, default=100, help="the steps of the exact flow")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=None)
