@@ -152,36 +152,52 @@ def test_the_rates_of_both(tmp_path):
         assert rate == pytest.approx(rate_at(k, optimization) / 2)
 
 
-def test_the_option(capsys, tmp_path):
-    main(["train", "generation", "--data", MINI, "--side", "8", "--size", "small", "--width", "8", "--batch", "2",
-          "--steps", "1", "--objective", "reference", "--preview", "1", "--muon", "0", "--out", str(tmp_path / "a")])  # fmt: skip
-    assert "muon" not in (tmp_path / "a" / "config.toml").read_text()
-    with pytest.raises(SystemExit):
-        main(["train", "generation", "--data", MINI, "--muon", "-1", "--out", str(tmp_path / "b")])
+def test_the_option(capsys, monkeypatch):
+    seen = []
+
+    def fit(config, *rest):
+        seen.append(config.optimization.muon)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("fokker.training.fit", fit)
+    for given in ([], ["--muon", "0"], ["--muon", "0.5"], ["--muon", "-1"]):
+        with pytest.raises(SystemExit):
+            main(["train", "generation", "--data", MINI, *given])
+    assert seen == [pytest.approx(0.01), None, pytest.approx(0.5)]
     assert "muon to be a finite number > 0, got -1" in capsys.readouterr().err
 
 
-def test_the_benchmark(monkeypatch, tmp_path, capsys):
-    script = Path(__file__).parents[1] / "benchmarks/optimizers.py"
-    few = ["--data", MINI, "--steps", "1", "--width", "8", "--batch", "2", "--images", "4"]
-    out = tmp_path / "results" / "optimizers.json"
-    monkeypatch.setattr("sys.argv", [str(script), *few, "--trials", "adam:1e-3", "muon:x"])
+SCRIPT = Path(__file__).parents[1] / "benchmarks/optimizers.py"
+FEW = ["--data", MINI, "--steps", "1", "--width", "8", "--batch", "2", "--images", "4"]
+
+
+def test_bad_trials_are_refused_before_the_first(monkeypatch):
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), *FEW, "--trials", "adam:1e-3", "muon:x"])
     with pytest.raises(ValueError, match="expected adam:RATE or muon:RATE, got 'muon:x'"):
-        runpy.run_path(str(script), run_name="__main__")
-    argv = [str(script), *few, "--trials", "adam:1e-3", "muon:0.01", "--out", str(out)]
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+@pytest.mark.slow
+def test_the_benchmark(monkeypatch, tmp_path):
+    out = tmp_path / "optimizers.json"
+    argv = [str(SCRIPT), *FEW, "--trials", "adam:1e-3", "muon:0.01", "--out", str(out)]
     monkeypatch.setattr("sys.argv", argv)
-    runpy.run_path(str(script), run_name="__main__")
+    runpy.run_path(str(SCRIPT), run_name="__main__")
     rows = results.load(out)["rows"]
     assert [(r["optimizer"], r["beside"]) for r in rows] == [("adam", None), ("muon", 1.5e-3)]
-    text = tables.render("<!-- results:optimizers -->\n<!-- /results -->", tmp_path)
-    assert f"| Muon | 0.01 | {rows[1]['error']:.3f} |" in text
-    rows[1] |= {"steps": 5}
-    results.save(out, rows[::-1], "a test")
-    text = tables.render("<!-- results:optimizers -->\n<!-- /results -->", tmp_path)
-    assert "| 1 steps | 5 steps |" in text and f"| {rows[0]['error']:.3f} | – |" in text
-    out.unlink()
-    text = tables.render("<!-- results:optimizers -->\n<!-- /results -->", tmp_path)
-    assert "Not measured yet: `python benchmarks/optimizers.py" in text
+    assert all(0 < row["error"] < 5 for row in rows)
+
+
+def test_the_table_of_optimizers(tmp_path):
+    text, out = "<!-- results:optimizers -->\n<!-- /results -->", tmp_path / "results/o.json"
+    assert "Not measured yet: `python benchmarks/optimizers.py" in tables.render(text, tmp_path)
+    row = lambda kind, steps, error: {
+        "optimizer": kind, "rate": 0.01, "steps": steps, "error": error
+    }  # fmt: skip
+    results.save(out.with_stem("optimizers"), [row("muon", 5, 0.25), row("adam", 1, 0.5)], "test")
+    found = tables.render(text, tmp_path)
+    assert "| 1 steps | 5 steps |" in found
+    assert "| Muon | 0.01 | – | 0.250 |" in found and "| Adam | 0.01 | 0.500 | – |" in found
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
