@@ -122,6 +122,24 @@ def test_what_the_docs_say_of_generation_along_training_and_of_other_methods():
     assert f"from {more[18]} to {more[27]} and 36 to {more[36]}" in docs
 
 
+def test_what_the_docs_say_of_flows_and_optimizers():
+    error = {
+        (r["run"], r["sampler"], r["steps"]): r["error"]
+        for r in results.load(ROOT / "results/flows.json")["rows"]
+    }
+    for run in ("celeba32", "cifar10"):
+        assert error[run, "multistep", 24] < error[run, "heun", 18]
+    rows = results.load(ROOT / "results/optimizers.json")["rows"]
+    best = {
+        kind: min((r for r in rows if r["optimizer"] == kind), key=lambda r: r["error"])
+        for kind in ("adam", "muon")
+    }
+    assert best["muon"]["error"] < best["adam"]["error"] and best["muon"]["rate"] > 0.01
+    rates = {kind: sorted(r["rate"] for r in rows if r["optimizer"] == kind) for kind in best}
+    for kind, row in best.items():  # worse ones on both sides
+        assert rates[kind][0] < row["rate"] < rates[kind][-1]
+
+
 def test_a_method_of_which_a_seed_diverges_is_not_said_to_diverge_at_all():
     row = {"data": "rings", "library": "fokker", "preset": "paper", "method": "cd"}
     row |= {"fisher_gap": 0.1, "kl": 0.2, "off_mass": 0.3}
