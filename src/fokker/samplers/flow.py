@@ -143,16 +143,20 @@ class Churn:
 
 
 class Seen(NamedTuple):
-    r"""What a step saw at its start."""
+    r"""What a step sees at its start."""
 
-    x: Tensor  # (B, *)
+    x: Tensor  # the points, (B, *)
     slope: Tensor  # (B, *)
-    sigma: float
+    sigma: float  # their level
 
     @property
     def clean(self) -> Tensor:
         r"""The denoised points."""
-        return self.x - self.sigma * self.slope
+        return self.toward(0.0)
+
+    def toward(self, after: float) -> Tensor:
+        r"""Returns the points along the slope, at another level."""
+        return self.x + (after - self.sigma) * self.slope
 
 
 class Drawn(NamedTuple):
@@ -198,24 +202,14 @@ class Flow(abc.ABC):
             )
 
     @abc.abstractmethod
-    def step(
-        self,
-        field: Field,
-        x: Tensor,
-        slope: Tensor,
-        sigma: float,
-        after: float,
-        before: Seen | None = None,
-    ) -> Tensor:
+    def step(self, field: Field, here: Seen, after: float, before: Seen | None) -> Tensor:
         r"""Returns the points at the next level, with shape :math:`(B, *)`.
 
         Arguments:
             field: The field.
-            x: The points, with shape :math:`(B, *)`.
-            slope: The slope there.
-            sigma: The level of the points.
+            here: The points, their slope and their level.
             after: The next level, or zero.
-            before: What the step before saw, if the points came here by it alone.
+            before: Those of the step before, if the points came here by it alone.
         """
 
     def start(self, sigma: float) -> float:
@@ -325,8 +319,8 @@ class Flow(abc.ABC):
                 spread = self.churn.noise * math.sqrt(sigma**2 - level**2)
                 x, slope, before = x + spread * streams.normal(x), None, None
             slope = field.slope(x, sigma) if slope is None else slope
-            seen = Seen(x, slope, sigma)
-            x, slope, before = self.step(field, x, slope, sigma, after, before), None, seen
+            here = Seen(x, slope, sigma)
+            x, slope, before = self.step(field, here, after, before), None, here
             if own is None or after == 0:
                 continue
             size = own.step_sizes[i] if own.step_sizes else size
@@ -348,16 +342,8 @@ class Euler(Flow):
     order: ClassVar[int] = 1
     slopes: ClassVar[int] = 1
 
-    def step(
-        self,
-        field: Field,
-        x: Tensor,
-        slope: Tensor,
-        sigma: float,
-        after: float,
-        before: Seen | None = None,
-    ) -> Tensor:
-        return x + (after - sigma) * slope
+    def step(self, field: Field, here: Seen, after: float, before: Seen | None) -> Tensor:
+        return here.toward(after)
 
 
 @dataclass(frozen=True)
@@ -378,19 +364,11 @@ class Heun(Flow):
     order: ClassVar[int] = 2
     slopes: ClassVar[int] = 2
 
-    def step(
-        self,
-        field: Field,
-        x: Tensor,
-        slope: Tensor,
-        sigma: float,
-        after: float,
-        before: Seen | None = None,
-    ) -> Tensor:
-        y = x + (after - sigma) * slope
+    def step(self, field: Field, here: Seen, after: float, before: Seen | None) -> Tensor:
+        y = here.toward(after)
         if after == 0:
             return y
-        return x + (after - sigma) / 2 * (slope + field.slope(y, after))
+        return here.x + (after - here.sigma) / 2 * (here.slope + field.slope(y, after))
 
 
 @dataclass(frozen=True)
@@ -404,18 +382,9 @@ class Multistep(Flow):
     order: ClassVar[int] = 2
     slopes: ClassVar[int] = 1
 
-    def step(
-        self,
-        field: Field,
-        x: Tensor,
-        slope: Tensor,
-        sigma: float,
-        after: float,
-        before: Seen | None = None,
-    ) -> Tensor:
-        y = x + (after - sigma) * slope
+    def step(self, field: Field, here: Seen, after: float, before: Seen | None) -> Tensor:
+        y = here.toward(after)
         if after == 0 or before is None:
             return y
-        h, past = math.log(sigma / after), math.log(before.sigma / sigma)
-        bend = (h - 1 + after / sigma) / past
-        return y + bend * (Seen(x, slope, sigma).clean - before.clean)
+        h, past = math.log(here.sigma / after), math.log(before.sigma / here.sigma)
+        return y + (h - 1 + after / here.sigma) / past * (here.clean - before.clean)
