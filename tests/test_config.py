@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from dataclasses import replace
-from fokker.config import Config, Network, Optimization, TableData, ToyData, dumps, loads
+from fokker.config import (
+    Config,
+    Network,
+    Optimization,
+    TableData,
+    ToyData,
+    difference,
+    dumps,
+    loads,
+)
 from fokker.derivatives import Hutchinson
 from fokker.diffusions import EDM, VE, VP, Custom
 from fokker.evolution import MonteCarlo, Taylor
@@ -41,6 +50,17 @@ def test_integers_are_read_as_floats_where_a_float_is_meant():
     text = dumps(Config()).replace("rate = 0.001", "rate = 1")
     assert loads(text).optimization.rate == pytest.approx(1.0)
     assert isinstance(loads(text).optimization.rate, float)
+
+
+def test_where_two_configurations_differ():
+    own = Config(ToyData("moons"), optimization=Optimization(rate=1))
+    assert difference(own, loads(dumps(own))) is None  # 1 is 1.0
+    slow = replace(own, optimization=Optimization(rate=0.5))
+    assert difference(own, slow) == "optimization.rate is 1 here and 0.5 there"
+    clipped = replace(own, optimization=Optimization(rate=1, clip=2.0))
+    assert difference(own, clipped) == "optimization.clip is not given here and 2.0 there"
+    other = replace(own, data=TableData("x.csv"))
+    assert difference(own, other) == "data.kind is 'toy' here and 'table' there"
 
 
 def test_the_paper_preset_is_the_appendix():

@@ -358,9 +358,9 @@ def difference(here: Config, there: Config) -> str | None:
 
     mine, theirs = (flat(encode(c), "config") for c in (here, there))
     for place in dict.fromkeys([*mine, *theirs]):
-        pair = [repr(held[place]) if place in held else "not given" for held in (mine, theirs)]
-        if pair[0] != pair[1]:
-            return f"{place.removeprefix('config.')} is {pair[0]} here and {pair[1]} there"
+        if mine.get(place) != theirs.get(place):  # None is left out of both
+            said = [repr(held[place]) if place in held else "not given" for held in (mine, theirs)]
+            return f"{place.removeprefix('config.')} is {said[0]} here and {said[1]} there"
     return None
 
 

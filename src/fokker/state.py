@@ -83,12 +83,11 @@ class State:
         torch.backends.cudnn.benchmark = fused  # all batches have one shape
         betas = (own.beta1, own.beta2)
         hidden: list[Parameter] = []
-        if own.muon is not None:
-            assert isinstance(
-                self.energy, UNetEnergy | UNetDenoiser
-            )  # as the configuration has it
+        if own.muon is not None:  # the configuration has it only for a U-Net
+            assert isinstance(self.energy, UNetEnergy | UNetDenoiser)
             hidden = self.energy.hidden
-        others = [p for p in self.energy.parameters() if p not in set(hidden)]
+        apart = set(hidden)
+        others = [p for p in self.energy.parameters() if p not in apart]
         adam = torch.optim.Adam(others, own.rate, betas, fused=fused)
         # each optimizer, with the factor of its rate
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [(adam, 1.0)]

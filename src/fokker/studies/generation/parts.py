@@ -60,7 +60,7 @@ METHODS = (
 )
 MIRRORED = ("cifar10", "celeba32")  # sets whose mirror images are as likely
 STEPS = (6, 9, 12, 27)  # of Heun, beside 18
-MULTISTEPS = (12, 18, 35)  # of as many evaluations
+MULTISTEPS = (12, 18, 24, 35)  # of as many evaluations
 CORRECTED = (9, 18)  # steps with a corrector
 GUIDE = "small"  # the size that guides the others
 POINTS = 6  # evaluations of a run at least, which snapshots follow
