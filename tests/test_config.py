@@ -1,6 +1,7 @@
 r"""Configurations: one image in TOML, read strictly."""
 
 import pytest
+import re
 import torch
 
 from dataclasses import replace
@@ -50,6 +51,16 @@ def test_integers_are_read_as_floats_where_a_float_is_meant():
     text = dumps(Config()).replace("rate = 0.001", "rate = 1")
     assert loads(text).optimization.rate == pytest.approx(1.0)
     assert isinstance(loads(text).optimization.rate, float)
+
+
+def test_restarts_are_a_list_of_integers():
+    text = dumps(Config(optimization=Optimization(restarts=(10, 20))))
+    assert loads(text).optimization.restarts == (10, 20)
+    for bad, message in (("10.5", r"int at config\.optimization\.restarts\[0\], got 10\.5"), ("[1]", r"got \[1\]")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            loads(re.sub(r"restarts = \[\s*10,", f"restarts = [{bad},", text))
+    with pytest.raises(ValueError, match=r"at config\.optimization\.restarts, got 7"):
+        loads(dumps(Config()).replace("restarts = []", "restarts = 7"))
 
 
 def test_where_two_configurations_differ():

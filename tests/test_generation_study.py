@@ -393,7 +393,7 @@ def test_the_command(tmp_path, capsys):
     assert content["rows"][0]["fid"] is None and content["rows"][0]["method"] == "reference"
     for bad, message in (
         (["--methods", "fokker-dc"], "did you mean"),
-        (["--methods", "fokker-reference", "--batch", "3"], "expected the settings of"),
+        (["--methods", "fokker-reference", "--batch", "3"], "got another one"),
         (["--inception", str(tmp_path / "none")], "none"),
         (["--inception", str(tmp_path)], "got the folder"),
         (["--minutes", "nan"], "minutes to be a finite number >= 0, got nan"),

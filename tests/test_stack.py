@@ -80,6 +80,15 @@ def test_schedules():
     assert rate_at(50, cosine) == pytest.approx(0.25)
     assert rate_at(99, cosine) < 0.001
     assert rate_at(70, Optimization(schedule="constant", rate=0.5)) == pytest.approx(0.5)
+    again = replace(cosine, steps=300, restarts=(100,), warmup=3)
+    assert rate_at(100, again) == pytest.approx(0.125)
+    assert rate_at(200, again) == pytest.approx(0.25)
+    assert rate_at(299, again) < 0.001
+    for k in range(100):  # up to its end it is the shorter one
+        assert rate_at(k, again) == rate_at(k, replace(cosine, warmup=3))
+    for steps, restarts in ((100, (100,)), (100, (0,)), (100, (50, 20)), (100, (50, 50))):
+        with pytest.raises(ValueError, match=f"ascending order between 0 and the {steps} steps"):
+            Optimization(steps=steps, restarts=restarts)
     assert decay_at(0, cosine) == pytest.approx(0.1)
     assert decay_at(10**6, cosine) == pytest.approx(0.999)
     assert decay_at(50, Optimization(ema=0.0)) == pytest.approx(0.0)

@@ -71,6 +71,35 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, objective, ema):
     assert [m["step"] for m in parts.metrics] == [4, 8]
 
 
+def test_a_run_that_ended_goes_on_as_one_that_knew_it_would(tmp_path):
+    ended = CONFIG.optimization
+    once = replace(CONFIG, optimization=replace(ended, steps=12, restarts=(8,)))
+    twice = replace(CONFIG, optimization=replace(ended, steps=20, restarts=(8, 12)))
+    whole = fit(twice, tmp_path / "whole")
+    for config in (CONFIG, once, twice):
+        parts = fit(config, tmp_path / "parts", resume="if-any")
+        assert parts.config == config and parts.step == config.optimization.steps
+    a, b = (read_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    assert all(torch.equal(a.model[k], b.model[k]) for k in a.model)
+    assert all(torch.equal(a.average[k], b.average[k]) for k in a.average)
+    rates = {m["step"]: m["rate"] for m in parts.metrics}
+    assert rates == {m["step"]: m["rate"] for m in whole.metrics}
+    assert (
+        rates[8] < rates[12] < rates[16]
+    )  # the ends of cycles of 8 and 4, the middle of one of 8
+
+    # steps before the end cannot be changed any more, and one that forgot to say where it ended is told
+    for steps, restarts, message in (
+        (30, (8, 12), r"got another one, optimization.steps is 30 here and 20 there.*with --restarts 8 12 20 it"),
+        (30, (8, 13, 20), "got another one, optimization.steps is 30"),
+        (30, (20,), "got another one"),
+    ):  # fmt: skip
+        other = replace(CONFIG, optimization=replace(ended, steps=steps, restarts=restarts))
+        with pytest.raises(ValueError, match=message):
+            fit(other, tmp_path / "parts", resume=True)
+        assert load(tmp_path / "parts").config == twice
+
+
 def test_seeds_matter(tmp_path):
     a, b, c = (
         fit(replace(CONFIG, seed=s), tmp_path / n) for s, n in ((0, "a"), (0, "b"), (1, "c"))

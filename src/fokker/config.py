@@ -23,6 +23,7 @@ __all__ = [
 
 import dataclasses
 import difflib
+import itertools
 import math
 import tomllib
 import types
@@ -228,6 +229,9 @@ class Optimization:
     it is lower, (1 + k) / (10 + k) at step k."""
     clip: float | None = None
     """The largest norm of the gradient; longer ones are scaled down to it."""
+    restarts: tuple[int, ...] = ()
+    """The steps at which the rate begins anew, with its warm-up, and falls towards the next of them or the
+    end: a run that has ended goes on under the same configuration with its last step here and more steps."""
     muon: float | None = None
     """The first rate of Muon (`fokker.muon`), on the same schedule, for the kernels and matrices inside a
     U-Net; Adam moves the others. Adam moves all if not given."""
@@ -239,10 +243,24 @@ class Optimization:
         checks.one_of(("constant", "cosine"), schedule=self.schedule)
         if not isinstance(self.warmup, int) or self.warmup < 0:
             raise ValueError(f"expected warmup to be a number of steps, got {self.warmup!r}")
+        turns = (0, *self.restarts, self.steps)
+        if any(a >= b for a, b in itertools.pairwise(turns)):
+            given = ", ".join(map(str, self.restarts))
+            raise ValueError(
+                f"expected restarts in ascending order between 0 and the {self.steps} steps, got {given}"
+            )
         if self.clip is not None:
             checks.positive(clip=self.clip)
         if self.muon is not None:
             checks.positive(muon=self.muon)
+
+    @property
+    def shorter(self) -> "Optimization | None":
+        r"""The optimization that this one goes on with, the same up to its last step; `None` without restarts."""
+        if not self.restarts:
+            return None
+        *before, last = self.restarts
+        return dataclasses.replace(self, steps=last, restarts=tuple(before))
 
 
 @dataclass(frozen=True)
@@ -343,6 +361,8 @@ def encode(value: object, where: str = "config") -> Any:
         return out
     if isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, tuple):
+        return [encode(v, where) for v in value]
     raise ValueError(f"expected a value that TOML can hold at {where}, got {value!r}")
 
 
@@ -415,6 +435,9 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
                 f"expected numbers of a usual size at {where}, got {checks.brief(own)}: {error}"
             ) from None
     for t in types_:
+        if typing.get_origin(t) is tuple and isinstance(value, list):
+            (own, _) = typing.get_args(t)
+            return tuple(decode(own, v, f"{where}[{i}]") for i, v in enumerate(value))
         if typing.get_origin(t) is Literal:
             if value in typing.get_args(t):
                 return value

@@ -49,10 +49,12 @@ class Stacked:
 
 def rate_at(k: int, optimization: Optimization) -> float:
     r"""Returns the learning rate of step k."""
-    rate = optimization.rate * min(1.0, (k + 1) / (optimization.warmup + 1))
+    begin = max((r for r in optimization.restarts if r <= k), default=0)
+    end = min((r for r in optimization.restarts if r > k), default=optimization.steps)
+    rate = optimization.rate * min(1.0, (k - begin + 1) / (optimization.warmup + 1))
     if optimization.schedule == "constant":
         return rate
-    return rate * (1 + math.cos(math.pi * k / optimization.steps)) / 2
+    return rate * (1 + math.cos(math.pi * (k - begin) / (end - begin))) / 2
 
 
 def decay_at(k: int, optimization: Optimization) -> float:

@@ -21,6 +21,7 @@ import time
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
@@ -86,18 +87,42 @@ def stop_requests() -> Generator[list[int], None, None]:
 Resume = bool | Literal["if-any"]
 
 
+def check_resume(config: Config, folder: Path, instead: str) -> bool:
+    r"""Returns whether a configuration goes on after the end of the run in a folder, `False` if it is that
+    run's own; any other is refused.
+
+    Arguments:
+        config: The configuration.
+        folder: The run folder.
+        instead: What to do where it is refused.
+    """
+    saved, shorter = read_config(folder), config.optimization.shorter
+    if (other := difference(config, saved)) is None:
+        return False
+    if shorter is not None and difference(replace(config, optimization=shorter), saved) is None:
+        return True
+    ended, steps = saved.optimization, config.optimization.steps
+    more = replace(ended, steps=max(steps, ended.steps))
+    if steps > ended.steps and difference(config, replace(saved, optimization=more)) is None:
+        turns = [*ended.restarts, ended.steps]
+        instead += f"; with --restarts {' '.join(map(str, turns))} it goes on after its end"
+    raise ValueError(
+        f"expected the configuration in {folder / 'config.toml'}, got another one, {other}; {instead}"
+    )
+
+
 def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | None:
     r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any."""
     holds = (folder / "config.toml").exists()
     if resume is True or (resume and holds):
-        if (other := difference(config, read_config(folder))) is not None:
-            raise ValueError(
-                f"expected the configuration in {folder / 'config.toml'}, got another one, {other};"
-                " resume without changes, or train into a new folder"
-            )
+        longer = check_resume(config, folder, "resume without changes, or train into a new folder")
+        found = None
         if resume is True or names(folder / "checkpoint"):
-            return list(read_checkpoint(folder, training=True).name)
-        return None
+            found = list(read_checkpoint(folder, training=True).name)
+        if longer:
+            with writing(folder, found[1] if found else 0):
+                write_text(folder / "config.toml", dumps(config))
+        return found
     if holds and not names(folder / "checkpoint"):
         raise ValueError(
             f"expected a new folder, got {folder}, which holds a run without a checkpoint; use"

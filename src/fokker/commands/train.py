@@ -63,6 +63,9 @@ class Train:
     """The run folder; named under runs/ if not given."""
     resume: bool = False
     """Go on with the run in --out, from its newest whole checkpoint."""
+    restarts: tuple[int, ...] = ()
+    """The steps at which the rate begins anew. With --resume, the last step of a run that has ended, and
+    more --steps: it goes on."""
     restartable: bool = False
     """Go on with the run in --out if there is one, begin it if not: for jobs that are restarted."""
     on_divergence: Literal["stop", "roll-back"] = "stop"
@@ -78,7 +81,8 @@ class Train:
     def with_options(self, base: Config) -> Config:
         r"""Returns a configuration changed by the options that were given."""
         given = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "clip": self.clip}
-        changed = {k: v for k, v in given.items() if v is not None}
+        changed: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+        changed["restarts"] = self.restarts
         return replace(
             base,
             network=self.with_width(base.network),

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from .parts import METHODS, Clock, Part, Settings
 from ... import checks, results, tables
-from ...config import difference, unknown
+from ...config import unknown
 from ...metrics import Extractor, load_inception
-from ...runs import read_config
 from ...samplers.guidance import check_weight
-from ...training import Interrupted
+from ...training import Interrupted, check_resume
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,9 @@ class ReproduceGeneration:
     """The device."""
     steps: int | None = None
     """The number of training steps; the preset's if not given. The rate falls to zero over them."""
+    restarts: tuple[int, ...] = ()
+    """The steps at which the rate begins anew: a run that has ended goes on with its last step here, and
+    more --steps."""
     batch: int | None = None
     """The number of images a training step; the preset's if not given."""
     snapshot_minutes: float = 2.0
@@ -87,9 +89,9 @@ class ReproduceGeneration:
         for name in self.methods:
             if name not in names:
                 raise unknown(name, names, "a method", "--methods")
-        own: Any = {"steps": self.steps, "batch": self.batch}
+        own: Any = {"steps": self.steps, "batch": self.batch, "restarts": self.restarts}
         if self.quick:
-            own = {"steps": self.steps or 6, "batch": self.batch or 8, "quick": True}
+            own |= {"steps": self.steps or 6, "batch": self.batch or 8, "quick": True}
         chosen = self.methods or (("fokker-dcd-limit",) if self.quick else names)
         return [
             Part(self.data, preset, method, self.size, self.data_dir, self.device, **own)
@@ -161,13 +163,8 @@ class ReproduceGeneration:
         parts, settings = self.parts(), self.settings()
         for part in parts if "train" in self.stage else ():  # before anything is spent
             place = out / part.name / "run"
-            if not (place / "config.toml").exists():
-                continue
-            if (other := difference(part.config, read_config(place))) is not None:
-                raise ValueError(
-                    f"expected the settings of {place / 'config.toml'}, got others, {other}; use them,"
-                    " or another --out"
-                )
+            if (place / "config.toml").exists():
+                check_resume(part.config, place, "use the settings there, or another --out")
         extractor = self.extractor(console) if "fid" in self.stage else None
         say = lambda text: console.print(text, markup=False, soft_wrap=True)
         done = True

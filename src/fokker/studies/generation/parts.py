@@ -102,6 +102,7 @@ class Part:
     steps: int | None = None  # the preset's if not given
     batch: int | None = None
     quick: bool = False  # a small network, for tests and a first look on a CPU
+    restarts: tuple[int, ...] = ()  # steps at which the rate begins anew
 
     @property
     def name(self) -> str:
@@ -114,11 +115,12 @@ class Part:
         base = generation_config(self.preset, self.method, images, self.size, self.device)
         given = {"steps": self.steps, "batch": self.batch}
         changed = {k: v for k, v in given.items() if v is not None}
-        optimization = replace(base.optimization, **changed)
+        optimization = replace(base.optimization, **changed, restarts=self.restarts)
+        first = min((*self.restarts, optimization.steps))
         base = replace(
             base,
             optimization=optimization,
-            evaluate=min(base.evaluate, max(1, optimization.steps // POINTS)),
+            evaluate=min(base.evaluate, max(1, first // POINTS)),
             guard=Guard("roll-back"),  # it runs for hours, and nobody watches
         )
         if not self.quick:
@@ -126,7 +128,7 @@ class Part:
         assert isinstance(base.network, UNet)
         network = replace(base.network, width=8, blocks=1)
         quick = replace(base.optimization, rate=2e-3, warmup=2)
-        half = max(1, quick.steps // 2)
+        half = max(1, first // 2)
         return replace(base, network=network, optimization=quick, evaluate=half, preview=0)
 
     @property
