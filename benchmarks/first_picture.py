@@ -16,8 +16,8 @@ import tempfile
 import time
 
 from fokker import results
-from fokker.config import encode
 from fokker.runs import Run, load
+from fokker.toml import encode
 from pathlib import Path
 from rich.console import Console
 from rich.table import Table

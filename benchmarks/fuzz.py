@@ -38,7 +38,7 @@ import zlib
 
 from collections.abc import Callable
 from dataclasses import replace
-from fokker import checkpoints, config, fit, load, runs, shipped
+from fokker import checkpoints, fit, load, runs, shipped, toml
 from fokker.checkpoints import Best, Checkpoint, Name
 from fokker.config import Config, ImageData, Network, Optimization, ResNet, TableData, UNet
 from fokker.data.images import read_images
@@ -345,7 +345,7 @@ def configurations() -> tuple[bytes, ...]:
     laws = (Grid(), LogNormal(), Preserving())
     out += [Config(objective=LevelDCD(law)) for law in laws]
     out.append(Config(objective=Noisy(Noisy(LevelDCD()))))
-    return tuple(config.dumps(one).encode() for one in out)
+    return tuple(toml.dumps(one).encode() for one in out)
 
 
 def change_config(rng: random.Random, files: tuple[bytes, ...]) -> bytes:
@@ -526,13 +526,13 @@ def requests() -> tuple[bytes, ...]:
     job = {
         "op": "start",
         "data": "rings",
-        "objectives": [config.encode(OBJECTIVES["dcd"]())],
-        "network": config.encode(Network()) | {"kind": "mlp"},
-        "optimization": config.encode(Optimization()),
+        "objectives": [toml.encode(OBJECTIVES["dcd"]())],
+        "network": toml.encode(Network()) | {"kind": "mlp"},
+        "optimization": toml.encode(Optimization()),
         "seed": 3,
     }
     drawn = job | {"points": [[0.1 * i % 1, -0.05 * i % 1] for i in range(20)]}
-    drawn["objectives"] = [config.encode(OBJECTIVES[name]()) for name in ("pcd", "multi-time")]
+    drawn["objectives"] = [toml.encode(OBJECTIVES[name]()) for name in ("pcd", "multi-time")]
     return json.dumps(job).encode(), json.dumps(drawn).encode()
 
 

@@ -11,8 +11,9 @@ import torch
 from dataclasses import replace
 from fokker import checkpoints, fit, load
 from fokker.checkpoints import VERSION, Best, Checkpoint, Name, names, newest, read, write
-from fokker.config import Config, Network, Optimization, ToyData, dumps
+from fokker.config import Config, Network, Optimization, ToyData
 from fokker.objectives import PCD
+from fokker.toml import dumps
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]

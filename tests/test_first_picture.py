@@ -6,8 +6,9 @@ import subprocess
 import torch
 
 from fokker import fit, results, tables
-from fokker.config import Config, Network, Optimization, ToyData, encode
+from fokker.config import Config, Network, Optimization, ToyData
 from fokker.objectives import ScoreMatching
+from fokker.toml import encode
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks/first_picture.py"

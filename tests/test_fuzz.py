@@ -12,10 +12,11 @@ import torch
 from dataclasses import replace
 from fokker import checkpoints, fit, load, runs
 from fokker.checks import brief, number
-from fokker.config import Config, Network, Optimization, dumps, loads
+from fokker.config import Config, Network, Optimization
 from fokker.data.images import read_images
 from fokker.data.table import read_table
 from fokker.objectives import ScoreMatching
+from fokker.toml import dumps, loads
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import data, randoms, sampled_from
 from pathlib import Path

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fokker import fit, load, results, shipped
 from fokker.cli import main
 from fokker.commands.train import TrainGeneration
-from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
+from fokker.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.data.images import Images
 from fokker.data.picture import read_png, to_float
 from fokker.derivatives import Hutchinson
@@ -30,6 +30,7 @@ from fokker.ranks import Ranks
 from fokker.runs import Checkpoint, build, read_checkpoint, write_checkpoint
 from fokker.samplers import Euler, Heun, karras
 from fokker.tasks.image import noisy
+from fokker.toml import dumps, loads
 from pathlib import Path
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")

@@ -13,13 +13,14 @@ import torch
 from dataclasses import replace
 from fokker import load
 from fokker.checkpoints import Name, named, names, newest, read
-from fokker.config import Config, Network, Optimization, TableData, ToyData, dumps, loads
+from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.energies import Quadratic
 from fokker.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
 from fokker.objectives import CD, PCD, LevelDCD, Noisy, ScoreMatching
 from fokker.report import write_report
 from fokker.state import State
 from fokker.tasks.planar import ToyTask
+from fokker.toml import dumps, loads
 from fokker.training import Diverged, Interrupted, fit
 from pathlib import Path
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from fokker import figures, fit, load
 from fokker.cli import main
 from fokker.commands.train import TrainDenoising
-from fokker.config import Config, ImageData, Optimization, ResNet, UNet, dumps, loads
+from fokker.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.data.picture import read_png, save_png, to_uint8
 from fokker.denoising import denoise
 from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
 from fokker.presets import IMAGE_METHODS, image_config
 from fokker.studies import denoising
 from fokker.tasks.image import ImageTask, level_of, noisy
+from fokker.toml import dumps, loads
 from fokker.training import Interrupted
 from pathlib import Path
 

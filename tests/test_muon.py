@@ -7,7 +7,7 @@ import torch
 from dataclasses import replace
 from fokker import fit, results, tables
 from fokker.cli import main
-from fokker.config import Config, ImageData, Network, Optimization, UNet, dumps, loads
+from fokker.config import Config, ImageData, Network, Optimization, UNet
 from fokker.guard import finite
 from fokker.muon import Muon, orthogonal
 from fokker.networks import UNetEnergy
@@ -17,6 +17,7 @@ from fokker.runs import read_checkpoint
 from fokker.stack import rate_at, train_stack
 from fokker.state import State, step_generator
 from fokker.tasks import task_of
+from fokker.toml import dumps, loads
 from fokker.training import Interrupted
 from pathlib import Path
 

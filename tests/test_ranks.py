@@ -12,7 +12,7 @@ import torch
 from dataclasses import dataclass
 from fokker import cli, fit, metrics
 from fokker.checkpoints import named, newest
-from fokker.config import Config, ImageData, Network, Optimization, ToyData, UNet, dumps
+from fokker.config import Config, ImageData, Network, Optimization, ToyData, UNet
 from fokker.data.picture import read_png
 from fokker.generation import Sampling, bits_of, generate
 from fokker.networks import MLP
@@ -29,6 +29,7 @@ from fokker.objectives import (
 )
 from fokker.ranks import ALONE, Ranks, join, mark_of
 from fokker.step import Step
+from fokker.toml import dumps
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -279,9 +280,9 @@ CONFIG = Config(
 DRIVER = """
 import os, signal, sys, torch
 from fokker import training
-from fokker.config import loads
 from fokker.metrics.fid import Statistics
 from fokker.ranks import join
+from fokker.toml import loads
 from pathlib import Path
 
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import torch
 import weakref
 
 from fokker import fit
-from fokker.config import Config, Network, Optimization, ToyData, dumps, loads
+from fokker.config import Config, Network, Optimization, ToyData
 from fokker.networks import MLP
 from fokker.objectives import (
     OBJECTIVES,
@@ -20,6 +20,7 @@ from fokker.objectives import (
 )
 from fokker.objectives.levels import FORMS
 from fokker.step import Gradients, Step
+from fokker.toml import dumps, loads
 from pathlib import Path
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

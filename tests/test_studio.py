@@ -15,7 +15,7 @@ import warnings
 
 from fokker import cli, load
 from fokker.analytic import Gaussian
-from fokker.config import Config, Network, Optimization, TableData, ToyData, decode, encode
+from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.energies import Energy, Quadratic
 from fokker.objectives import OBJECTIVES, MultiTimeDCD, Objective, ScoreMatching
 from fokker.studio import request, server
@@ -24,6 +24,7 @@ from fokker.studio.form import describe, first_sentence, presets
 from fokker.studio.server import HOSTS, STATIC, app
 from fokker.studio.view import View, pack
 from fokker.studio.worker import AHEAD, KEPT, Worker
+from fokker.toml import REGISTRIES, decode, encode
 from fokker.training import Interrupted, fit
 from pathlib import Path
 
@@ -81,8 +82,6 @@ def walk(fields, kind):
         missing = default is dataclasses.MISSING or default is None
         assert field["default"] == (None if missing else encode(default))
         for name, inner in field.get("kinds", {}).items():
-            from fokker.config import REGISTRIES
-
             walk(inner, next(r[name] for r in REGISTRIES if name in r))
     return {field["name"] for field in fields}
 

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fokker import state, step, training
 from fokker.cli import main
-from fokker.config import Config, Network, Optimization, TableData, ToyData, dumps
+from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.metrics import evaluate_planar
 from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.report import write_report
 from fokker.runs import VERSION, load, read_checkpoint
+from fokker.toml import dumps
 from fokker.training import Diverged, Interrupted, fit
 
 CONFIG = Config(

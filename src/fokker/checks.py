@@ -24,8 +24,10 @@ __all__ = [
     "positive_integer",
     "seed",
     "times",
+    "unknown",
 ]
 
+import difflib
 import math
 import sys
 import torch
@@ -158,6 +160,14 @@ def one_of(names: tuple[str, ...], **values: str) -> None:
             raise ValueError(
                 f"expected {name} to be one of {', '.join(names)}, got {brief(value)}"
             )
+
+
+def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:
+    r"""Returns the error of a name that is none of those known, with the nearest of them."""
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    listed, got = ", ".join(known), brief(name)
+    return ValueError(f"expected {what} at {where}, one of {listed}, got {got}{hint}")
 
 
 def seed(value: int) -> int:

@@ -20,7 +20,6 @@ from .commands.draw import Denoise, Sample
 from .commands.house import Doctor, Export, Studio
 from .commands.judge import Evaluate, Report, Score
 from .commands.train import TrainDenoising, TrainGeneration, TrainTable, TrainToy
-from .config import unknown
 from .ranks import first_rank
 from .studies.commands import (
     Bench,
@@ -96,7 +95,9 @@ def parse(args: list[str]) -> Any:
     while isinstance(found, dict):
         if not args or args[0] not in found:
             if args and args[0] not in {"-h", "--help"}:
-                raise unknown(args[0], list(found), "a command", " ".join(["fokker", *words]))
+                raise checks.unknown(
+                    args[0], list(found), "a command", " ".join(["fokker", *words])
+                )
             lines = [f"  {name:12}{summary(entry)}" for name, entry in found.items()]
             print("\n".join([f"usage: {' '.join(['fokker', *words])} COMMAND --help", *lines]))
             if not words:

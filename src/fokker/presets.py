@@ -51,17 +51,8 @@ __all__ = [
 from dataclasses import replace
 from typing import NamedTuple
 
-from .config import (
-    Config,
-    ImageData,
-    Network,
-    Optimization,
-    ResNet,
-    TableData,
-    ToyData,
-    UNet,
-    unknown,
-)
+from .checks import unknown
+from .config import Config, ImageData, Network, Optimization, ResNet, TableData, ToyData, UNet
 from .derivatives import Hutchinson
 from .evolution import MonteCarlo, Taylor
 from .objectives import (

@@ -1,7 +1,7 @@
 r"""Run folders: what a training run leaves behind, and how it is read.
 
 =====================  ======================================================================
-`config.toml`          all that the run depends on (`fokker.config`)
+`config.toml`          all that the run depends on (`fokker.config`, `fokker.toml`)
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
                        judgement; and one an event, a divergence and what was done about it
 `checkpoint/step-K/`   the whole state after K steps (`fokker.checkpoints`)
@@ -24,7 +24,7 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any
 
-from . import config as configs
+from . import toml
 from .checkpoints import BROKEN, VERSION, Best, Checkpoint, first_line, read
 from .checkpoints import newest as read_checkpoint
 from .checkpoints import write as write_checkpoint
@@ -119,12 +119,12 @@ def read_config(folder: Path) -> Config:
     if not path.exists():
         raise ValueError(f"expected a run folder with a config.toml, got {folder}, which has none")
     with path.open("rb") as file:
-        content = file.read(4 * configs.LONGEST + 1)
+        content = file.read(4 * toml.LONGEST + 1)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"expected a text in UTF-8 in {path}, got {error}") from None
-    return configs.loads(text)
+    return toml.loads(text)
 
 
 def build(config: Config, shape: tuple[int, ...]) -> Energy:

@@ -28,9 +28,9 @@ from pathlib import Path
 from safetensors.torch import load, save_file
 from typing import Any
 
-from . import config as configs
+from . import toml
 from .checkpoints import BROKEN, first_line, shape_of
-from .config import ImageData, UNet
+from .config import Config, ImageData, UNet
 from .runs import Run, restore
 
 ROOT = Path(__file__).parent / "weights"
@@ -79,7 +79,7 @@ def read(name: str, root: Path = ROOT) -> Run:
                 " install fokker again"
             )
     try:
-        config = configs.loads(contents["config.toml"].decode())
+        config = toml.loads(contents["config.toml"].decode())
         card = json.loads(contents["card.json"])
         step, shape = int(card["step"]), shape_of(card["shape"])
         metrics = card["metrics"] | {"step": int(card["metrics"]["step"])}
@@ -129,7 +129,7 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
         for k, v in run.energy.state_dict().items()
     }
     save_file(weights, partial / "model.safetensors")
-    (partial / "config.toml").write_text(configs.dumps(own))
+    (partial / "config.toml").write_text(toml.dumps(own))
     content = {"step": run.step, "shape": run.shape, "metrics": run.judged}
     (partial / "card.json").write_text(json.dumps(content, allow_nan=False) + "\n")
     (partial / "card.md").write_text(card_of(run, name, own, note))
@@ -139,14 +139,14 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
     return folder
 
 
-def card_of(run: Run, name: str, config: configs.Config, note: str) -> str:
+def card_of(run: Run, name: str, config: Config, note: str) -> str:
     r"""Returns the model card."""
     assert isinstance(config.data, ImageData)
     count = sum(p.numel() for p in run.energy.parameters())
     c, h, w = run.shape
     optimization = config.optimization
     muon = "" if optimization.muon is None else f", Muon at {optimization.muon:g}"
-    objective: dict[str, Any] = configs.encode(config.objective)
+    objective: dict[str, Any] = toml.encode(config.objective)
     facts = {
         "data": f"{config.data.source}, images of {w}×{h}, {'grey' if c == 1 else 'color'}",
         "network": f"U-Net, form {config.network.form}, {count:,} parameters"  # pyright: ignore

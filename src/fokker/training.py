@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import checks
 from .checkpoints import Name, names, read
-from .config import Config, difference, dumps
+from .config import Config
 from .guard import Fall, finite
 from .ranks import join
 from .runs import (
@@ -40,6 +40,7 @@ from .runs import (
 )
 from .state import Line, State, kept, step_generator, writing
 from .tasks import task_of
+from .toml import difference, dumps
 
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]

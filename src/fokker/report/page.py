@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from pathlib import Path
 
 from .. import __version__
-from ..config import dumps
 from ..runs import Run
+from ..toml import dumps
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fcfcf9; --line: #d9d9d2; --mute: #666; }

@@ -19,7 +19,6 @@ from rich.table import Table
 from typing import ClassVar, Literal
 
 from .. import checks, results, tables
-from ..config import unknown
 from ..data import PLANAR
 from ..data.sources import name_of
 
@@ -93,7 +92,7 @@ class ReproduceToy:
         names = [f"{preset}-{method}" for preset, method in toy.METHODS]
         for name in self.methods:
             if name not in names:
-                raise unknown(name, names, "a method", "--methods")
+                raise checks.unknown(name, names, "a method", "--methods")
         usual = Path("runs/study-toy-quick" if self.quick else "runs/study-toy")
         out = usual if self.out is None else self.out
         console = Console()
@@ -203,7 +202,7 @@ class ReproduceDenoising:
         known = {f"{p}-{m}": (p, m) for p, m in (*denoising.METHODS, *denoising.VARIANTS)}
         for name in self.methods:
             if name not in known:
-                raise unknown(name, list(known), "a method", "--methods")
+                raise checks.unknown(name, list(known), "a method", "--methods")
         chosen = [known[name] for name in self.methods] or denoising.METHODS
         checks.positive_integer(images=self.images, jobs=self.jobs)
         sets = [name_of(data) for data in self.data]
@@ -318,11 +317,11 @@ class Bench:
 
         for name in self.nets:
             if name not in bench.NETS:
-                raise unknown(name, list(bench.NETS), "a network", "--nets")
+                raise checks.unknown(name, list(bench.NETS), "a network", "--nets")
             known = bench.names_of(bench.NETS[name])
             for step in self.names:
                 if step not in known:
-                    raise unknown(step, known, f"a step of {name}", "--names")
+                    raise checks.unknown(step, known, f"a step of {name}", "--names")
         checks.positive_integer(rounds=self.rounds, threads=self.threads)
         self.before()  # what cannot be kept is not timed
         self.out.parent.mkdir(parents=True, exist_ok=True)

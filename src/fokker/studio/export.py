@@ -14,8 +14,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, TableData, dumps
+from ..config import Config, TableData
 from ..runs import read_config, write_text
+from ..toml import dumps
 
 WIDTH = 88
 

@@ -23,8 +23,9 @@ from typing import Any
 from .export import export
 from .request import SIDES, integer, only, parse, read
 from .worker import work
-from ..config import Config, TableData, kind_of
+from ..config import Config, TableData
 from ..runs import write_text
+from ..toml import kind_of
 
 SPAWN = multiprocessing.get_context("spawn")  # torch has threads, which a fork would break
 Send = Callable[[Any], Awaitable[None]]

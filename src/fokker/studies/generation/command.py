@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from .parts import METHODS, Clock, Part, Settings
 from ... import checks, results, tables
-from ...config import unknown
 from ...metrics import Extractor, load_inception
 from ...samplers.guidance import check_weight
 from ...training import Interrupted, check_resume
@@ -88,7 +87,7 @@ class ReproduceGeneration:
         names = [f"{preset}-{method}" for preset, method in METHODS]
         for name in self.methods:
             if name not in names:
-                raise unknown(name, names, "a method", "--methods")
+                raise checks.unknown(name, names, "a method", "--methods")
         own: Any = {"steps": self.steps, "batch": self.batch, "restarts": self.restarts}
         if self.quick:
             own |= {"steps": self.steps or 6, "batch": self.batch or 8, "quick": True}
