@@ -9,9 +9,9 @@ import subprocess
 import sys
 import torch
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fokker import cli, fit, metrics
-from fokker.checkpoints import named, newest
+from fokker.checkpoints import named, newest, read
 from fokker.config import Config, ImageData, Network, Optimization, ToyData, UNet
 from fokker.data.picture import read_png
 from fokker.generation import Sampling, bits_of, generate
@@ -28,7 +28,9 @@ from fokker.objectives import (
     Share,
 )
 from fokker.ranks import ALONE, Ranks, join, mark_of
+from fokker.state import State, step_generator
 from fokker.step import Step
+from fokker.tasks import task_of
 from fokker.toml import dumps
 from pathlib import Path
 
@@ -50,6 +52,18 @@ def torchrun(*args, ranks, **more):
     return subprocess.run(
         [*command, *map(str, args)], capture_output=True, text=True, check=False, env=env
     )
+
+
+def on_two_ranks(work, *args, folder):
+    r"""Calls a function of this module with paths, on each of two ranks."""
+    (folder / "driver.py").write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"from pathlib import Path; from test_ranks import {work.__name__}\n"
+        f"{work.__name__}(*map(Path, sys.argv[1:]))\n"
+    )
+    done = torchrun(folder / "driver.py", *args, ranks=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def test_every_objective_is_shared(script):
@@ -237,13 +251,7 @@ def test_two_ranks_judge_and_draw_as_one(tmp_path, capfd, monkeypatch):
     judge_and_draw(one / "run", one)
     alone = capfd.readouterr()
     assert "expected fid to be an integer >= 2, got 1" in alone.err
-    (tmp_path / "driver.py").write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from pathlib import Path; from test_ranks import share\n"
-        "share(*map(Path, sys.argv[1:]))\n"
-    )
-    done = torchrun(tmp_path / "driver.py", one / "run", two, ranks=2)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = on_two_ranks(share, one / "run", two, folder=tmp_path)
     said = [line for line in done.stderr.splitlines() if line.startswith("fokker: ")]
     assert said == ["fokker: expected fid to be an integer >= 2, got 1"]  # once, not by each rank
 
@@ -268,6 +276,39 @@ def test_two_ranks_judge_and_draw_as_one(tmp_path, capfd, monkeypatch):
     (rate, *bits), (other, *others) = json.loads(first[3]), json.loads(second[3])
     assert 0 < rate < 1 and rate == pytest.approx(other, rel=1e-5)
     assert bits == others  # the same batches, with the same noise
+
+
+MUON = replace(
+    IMAGES,
+    data=replace(IMAGES.data, size=8),
+    optimization=Optimization(steps=4, batch=4, muon=0.02),
+    preview=0,
+)
+
+
+def learn(run):
+    r"""Trains by Muon on one of two ranks."""
+    fit(MUON, run)
+
+
+def test_two_ranks_train_by_muon_as_one(tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)  # as on the ranks
+    monkeypatch.setenv("FOKKER_CACHE", str(tmp_path / "cache"))
+    on_two_ranks(learn, tmp_path / "run", folder=tmp_path)
+    two = dict(named(newest(tmp_path / "run")))
+    assert any(name.endswith("/momentum") for name in two)
+    halfway = read(tmp_path / "run/checkpoint/step-00000002")
+    one = State(MUON, tmp_path, task_of(MUON), ALONE)
+    for begin in (0, 2):  # from scratch, and from what two have saved
+        if begin:
+            one.restore(halfway)
+        for k in range(begin, 4):
+            generator = step_generator(MUON, k)
+            one.advance(one.task.batch(4, generator), generator, flag=False)
+        found = dict(named(one.checkpoint()))
+        assert found.keys() == two.keys()
+        near = lambda a, b: torch.allclose(a, b, rtol=0, atol=0.01 * float(a.abs().max()))
+        assert not [name for name, own in found.items() if not near(own, two[name])]
 
 
 CONFIG = Config(
