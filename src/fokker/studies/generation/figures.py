@@ -15,9 +15,8 @@ from .working import images_of
 from ... import results
 from ...data.picture import save_png, to_float
 from ...runs import load
+from ...tables.images import GOALS
 from ...tasks.image import ImageTask
-
-GOALS = {"celeba32": {"the paper": 13.85, "GEBM": 5.21}, "cifar10": {"DRL": 9.58, "CDRL": 4.31}}
 
 
 def save(fig: Figure, path: Path) -> Path:
@@ -39,22 +38,34 @@ def groups(rows: Sequence[results.Row]) -> dict[str, list[results.Row]]:
     return found
 
 
+def counts_of(rows: Sequence[results.Row]) -> list[int]:
+    r"""Returns the numbers of images that FID was taken with; it compares at equal ones only."""
+    return sorted({row["fid_n"] for row in rows})
+
+
 def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
     r"""Draws FID against the minutes of training, with the marks to pass: a line along each run whose
-    snapshots were judged, and a square for other last weights at the same number of images."""
+    snapshots were judged, a square for other last weights at the same number of images, and a diamond
+    at a larger one, which is said, since FID falls with it."""
     judged = [r for r in rows if r["kind"] in {"snapshot", "final"} and r["fid"] is not None]
     counts = {row["fid_n"] for row in judged if row["kind"] == "snapshot"}
     if not counts:
         return None
     fig = Figure(figsize=(5.2, 3.4), layout="constrained")
     axis = fig.subplots()
-    own = [row for row in judged if row["fid_n"] in counts]
+    own = [row for row in judged if row["fid_n"] >= min(counts)]
     for k, (name, line) in enumerate(groups(own).items()):
-        for kind, style in (("snapshot", "o-"), ("final", "s")):
-            found = sorted((r["seconds"] / 60, r["fid"]) for r in line if r["kind"] == kind)
+        draws = [("snapshot", n, "o-", name) for n in sorted(counts)]
+        draws += [("final", n, "s", f"{name}, end of a run") for n in sorted(counts)]
+        others = [n for n in counts_of(line) if n not in counts]
+        draws += [("final", n, "D", f"{name}, {n:,} images") for n in others]
+        for kind, n, style, said in draws:
+            found = sorted(
+                (r["seconds"] / 60, r["fid"]) for r in line if (r["kind"], r["fid_n"]) == (kind, n)
+            )
             if found:
-                said = name if kind == "snapshot" else f"{name}, end of a run"
-                axis.plot(*zip(*found, strict=True), style, ms=3, color=f"C{k}", label=said)
+                shown = {"ms": 3, "color": f"C{k}", "label": said}
+                axis.plot(*zip(*found, strict=True), style, **shown)
     for name, value in GOALS.get(data, {}).items():
         axis.axhline(value, color="0.6", lw=0.8, ls="--")
         place = {"xy": (0.01, value), "xycoords": ("axes fraction", "data")}
@@ -62,7 +73,8 @@ def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
     axis.set(xlabel="minutes of training", yscale="log", xlim=(0, None))
     for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
         ticks(lambda y, _: f"{y:g}" if f"{y:.0e}"[0] in "1235" else "")
-    axis.set_ylabel(f"FID, {', '.join(f'{n:,}' for n in sorted(counts))} images")
+    most = ", ".join(f"{n:,}" for n in sorted(counts))
+    axis.set_ylabel(f"FID, {most} images unless said")
     axis.legend(fontsize=6)
     return save(fig, path)
 
@@ -79,13 +91,18 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
         ("steps", "multistep", ":", ", multistep"),
         ("corrector", "heun", "--", ", corrected"),
     )
-    for k, (name, line) in enumerate(groups(own).items()):
+    drawn = [(name, line, n) for name, line in groups(own).items() for n in counts_of(line)]
+    for k, (name, line, n) in enumerate(drawn):
         for kind, sampler, style, said in looks:
+            wanted = (kind, sampler, n)
             found = sorted(
-                (r["nfe"], r["fid"]) for r in line if (r["kind"], r["sampler"]) == (kind, sampler)
+                (r["nfe"], r["fid"])
+                for r in line
+                if (r["kind"], r["sampler"], r["fid_n"]) == wanted
             )
             if found:
-                shown = {"marker": "o", "ms": 3, "color": f"C{k}", "label": name + said}
+                told = f"{name}{said}, {n:,} images"
+                shown = {"marker": "o", "ms": 3, "color": f"C{k}", "label": told}
                 axis.plot(*zip(*found, strict=True), style, **shown)
     axis.set(xlabel="evaluations an image", ylabel="FID")
     axis.legend(fontsize=7)

@@ -82,7 +82,8 @@ def judge(
     train = task.images["train"]
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
     head |= {"size": part.size, "params": weights_of(run)}
-    head |= {"muon": run.config.optimization.muon}
+    own = run.config.optimization
+    head |= {"muon": own.muon, "restarts": list(own.restarts)}
     where = {"device": results.hardware(part.device), "commit": results.commit()}
     drawn = draws_of(part, run, folder, len(train), settings)
     last = next((draw for draw in drawn if draw.kind == "final"), None)
@@ -117,8 +118,7 @@ def judge(
             continue
         if clock.over:
             return False
-        own = {"step": run.step}
-        rows = [{**head, **own, **row, **where} for row in make()]
+        rows = [{**head, "step": run.step, **row, **where} for row in make()]
         write(path, rows)
         progress(f"{part.name}: {path.stem}")
     return done
