@@ -413,6 +413,22 @@ def test_the_command(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_part_that_ended_goes_on(tmp_path, capsys):
+    args = ["reproduce", "generation", "--data", MINI, "--quick", "--out", str(tmp_path)]
+    args += ["--methods", "fokker-reference", "--bpd", "0", "--draws", "final", "--samples", "2"]
+    main([*args, "--steps", "2", "--stage", "train"])
+    with pytest.raises(SystemExit):
+        main([*args, "--steps", "4", "--stage", "train"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "use the settings there, or another --out; with --restarts 2 it goes on" in said
+    main([*args, "--steps", "4", "--restarts", "2", "--stage", "train", "sample", "fid"])
+    (place,) = tmp_path.glob("*-reference-15m")
+    assert load(place / "run").step == 4
+    (path,) = place.glob("rows/final-*.json")
+    (row,) = json.loads(path.read_text())
+    assert (row["step"], row["train_images"], row["restarts"]) == (4, 32, [2])
+
+
 def test_without_inception_the_study_does_not_start(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "generation", "--data", MINI, "--out", str(tmp_path / "study")])

@@ -102,11 +102,10 @@ def check_resume(config: Config, folder: Path, instead: str) -> bool:
         return False
     if shorter is not None and difference(replace(config, optimization=shorter), saved) is None:
         return True
-    ended, steps = saved.optimization, config.optimization.steps
-    more = replace(ended, steps=max(steps, ended.steps))
-    if steps > ended.steps and difference(config, replace(saved, optimization=more)) is None:
-        turns = [*ended.restarts, ended.steps]
-        instead += f"; with --restarts {' '.join(map(str, turns))} it goes on after its end"
+    ended = saved.optimization
+    if config.optimization.steps > ended.steps and other.startswith("optimization.steps "):
+        turns = " ".join(map(str, (*ended.restarts, ended.steps)))
+        instead += f"; with --restarts {turns} it goes on after its end"
     raise ValueError(
         f"expected the configuration in {folder / 'config.toml'}, got another one, {other}; {instead}"
     )
