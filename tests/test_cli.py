@@ -59,7 +59,7 @@ def test_slices_that_cannot_be(capsys, tmp_path, slices, message):
 def test_a_file_that_is_not_there(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     error = error_of(capsys, "train", "table", "--data", "points.csv")
-    assert error == "fokker: expected a file that exists or a folder to write to, got points.csv\n"
+    assert error == "fokker: expected a file that exists, got points.csv\n"
 
 
 @pytest.mark.parametrize("batch", [10**14, 2**62])  # beyond any address, and beyond any count

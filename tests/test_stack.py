@@ -89,6 +89,9 @@ def test_schedules():
     for steps, restarts in ((100, (100,)), (100, (0,)), (100, (50, 20)), (100, (50, 50))):
         with pytest.raises(ValueError, match=f"ascending order between 0 and the {steps} steps"):
             Optimization(steps=steps, restarts=restarts)
+    for restarts in ([50], 50, ("50",), (50.0,), (True,)):
+        with pytest.raises(ValueError, match="restarts to be a tuple of integers, got"):
+            Optimization(steps=100, restarts=restarts)
     assert decay_at(0, cosine) == pytest.approx(0.1)
     assert decay_at(10**6, cosine) == pytest.approx(0.999)
     assert decay_at(50, Optimization(ema=0.0)) == pytest.approx(0.0)

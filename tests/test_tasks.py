@@ -228,6 +228,53 @@ def test_other_columns_are_refused(run, tmp_path, capsys):
 # --- the best weights ---
 
 
+def test_scores_are_written_beside_the_points(run, points, tmp_path, capsys):
+    before, folder = points.read_bytes(), str(run.path)
+    for args, message in (
+        ([folder, points, "-o", points], "to write to another file than that of the points, got"),
+        ([folder, points, "-o", tmp_path / "s.npy"], "expected --out to end in .csv, got"),
+        ([folder, points, "-o", tmp_path / "none/s.csv"], "in a folder that exists, got"),
+        (["celeba32", points, "-o", tmp_path / "s.csv"], "got celeba32, one on images"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["score", *map(str, args)])
+        assert message in capsys.readouterr().err
+    assert points.read_bytes() == before and not list(tmp_path.iterdir())
+
+
+def test_options_of_images_are_refused_for_points(run, tmp_path, capsys):
+    folder, out = str(run.path), str(tmp_path / "s.csv")
+    for args, message in (
+        (["sample", folder, "-n", "2", "-o", out, "--steps", "2", "--sigma-min", "1"], "--steps, --sigma-min only for a run on images"),
+        (["evaluate", folder, "--churn", "2"], "expected --fid or --bpd with --churn, got neither"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit):
+            main(args)
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_few_rows_are_said_to_be_few(tmp_path):
+    np.savetxt(tmp_path / "few.csv", [[0.0], [1.0], [2.5], [4.0], [3.0], [7.0]], header="a")
+    with pytest.warns(UserWarning, match="expected 3 or more rows to judge by, got 1, and 1 to"):
+        task = TableTask(TableData(str(tmp_path / "few.csv")), 0)
+    line = task.judge(Quadratic(1.0), torch.device("cpu"))
+    assert line["nll"] is not None and line["nll_error"] is None  # and torch warns of nothing
+
+
+def test_patience_that_is_over_is_not_taken_up(small, tmp_path):
+    config, said = replace(small, patience=1), []
+    run = fit(config, tmp_path / "run")
+    ended = config.optimization.steps
+    assert run.step < ended
+    fit(config, tmp_path / "run", resume=True, say=said.append)
+    (text,) = said
+    assert text.endswith("which had ended: 1 evaluations brought no better one")
+    longer = replace(config.optimization, steps=ended + 8, restarts=(ended,))
+    with pytest.raises(ValueError, match=f"took all of its {ended} steps, got .* ended before"):
+        fit(replace(config, optimization=longer), tmp_path / "run", resume=True)
+    assert load(tmp_path / "run").config == config
+
+
 @pytest.fixture
 def small(tmp_path):
     r"""A table so small, and a rate so high, that its rows are soon known by heart."""

@@ -91,14 +91,42 @@ def test_a_run_that_ended_goes_on_as_one_that_knew_it_would(tmp_path):
 
     # steps before the end cannot be changed any more, and one that forgot to say where it ended is told
     for steps, restarts, message in (
-        (30, (8, 12), r"got another one, optimization.steps is 30 here and 20 there.*with --restarts 8 12 20 it"),
-        (30, (8, 13, 20), "got another one, optimization.steps is 30"),
-        (30, (20,), "got another one"),
-    ):  # fmt: skip
+        (30, (8, 12), r"optimization.steps is 30 here and 20 there.*with --restarts 8 12 20 it"),
+        (
+            30,
+            (8, 13, 20),
+            r"restarts is \[8, 13\] here and \[8, 12\] there.*with --restarts 8 12 20",
+        ),
+        (
+            30,
+            (20,),
+            r"optimization.restarts is \[\] here and .*with --restarts 8 12 20 it goes on",
+        ),
+        (15, (8, 12), r"optimization.steps is 15 here and 20 there; .* into a new folder$"),
+    ):
         other = replace(CONFIG, optimization=replace(ended, steps=steps, restarts=restarts))
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"got another one, .*{message}"):
             fit(other, tmp_path / "parts", resume=True)
         assert load(tmp_path / "parts").config == twice
+    more = replace(twice.optimization, steps=30, restarts=(8, 12, 20), rate=0.5)
+    with pytest.raises(ValueError, match=r"got another one, optimization.rate is 0.5 here and"):
+        fit(replace(CONFIG, optimization=more), tmp_path / "parts", resume=True)
+
+
+def test_two_restarts_at_once(tmp_path):
+    fit(CONFIG, tmp_path / "run")
+    twice = replace(CONFIG.optimization, steps=16, restarts=(8, 12))
+    assert fit(replace(CONFIG, optimization=twice), tmp_path / "run", resume=True).step == 16
+
+
+def test_restarts_are_judged_although_no_evaluation_falls_there(tmp_path):
+    config = replace(CONFIG, optimization=replace(CONFIG.optimization, steps=11, restarts=(6,)))
+    assert [m["step"] for m in fit(config, tmp_path).metrics] == [4, 6, 8, 11]
+
+
+def test_what_resume_may_be(tmp_path):
+    with pytest.raises(ValueError, match="True, False or 'if-any', got 'yes'"):
+        fit(CONFIG, tmp_path, resume="yes")
 
 
 def test_seeds_matter(tmp_path):

@@ -19,6 +19,7 @@ __all__ = [
     "not_negative",
     "number",
     "one_of",
+    "place",
     "points",
     "positive",
     "positive_integer",
@@ -33,6 +34,7 @@ import sys
 import torch
 
 from collections.abc import Iterable
+from pathlib import Path
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -160,6 +162,14 @@ def one_of(names: tuple[str, ...], **values: str) -> None:
             raise ValueError(
                 f"expected {name} to be one of {', '.join(names)}, got {brief(value)}"
             )
+
+
+def place(out: Path, suffixes: tuple[str, ...]) -> None:
+    r"""Raises unless a file of one of these kinds can be written there."""
+    if out.suffix not in suffixes:
+        raise ValueError(f"expected --out to end in {' or '.join(suffixes)}, got {out}")
+    if not out.parent.is_dir() or out.is_dir():
+        raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
 
 
 def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:

@@ -146,7 +146,12 @@ def main(args: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         said = str(error)
         if isinstance(error, FileNotFoundError) and error.filename is not None:
-            said = f"expected a file that exists or a folder to write to, got {error.filename}"
+            place = Path(str(error.filename))
+            said = f"expected a file that exists, got {place}"
+            if not place.parent.is_dir():
+                said = f"expected a folder that exists, got {place.parent}, for {place.name}"
+        elif isinstance(error, OSError) and error.filename is not None and error.strerror:
+            said = f"expected a place to read or write, got {error.filename}: {error.strerror}"
         fail(said, 2)
     except FloatingPointError as error:  # training diverged, or a chain did
         fail(error, 3)

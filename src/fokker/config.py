@@ -217,6 +217,8 @@ class Optimization:
         checks.one_of(("constant", "cosine"), schedule=self.schedule)
         if not isinstance(self.warmup, int) or self.warmup < 0:
             raise ValueError(f"expected warmup to be a number of steps, got {self.warmup!r}")
+        if not isinstance(self.restarts, tuple) or not all(type(r) is int for r in self.restarts):
+            raise ValueError(f"expected restarts to be a tuple of integers, got {self.restarts!r}")
         turns = (0, *self.restarts, self.steps)
         if any(a >= b for a, b in itertools.pairwise(turns)):
             given = ", ".join(map(str, self.restarts))
@@ -228,13 +230,10 @@ class Optimization:
         if self.muon is not None:
             checks.positive(muon=self.muon)
 
-    @property
-    def shorter(self) -> "Optimization | None":
-        r"""The optimization that this one goes on with, the same up to its last step; `None` without restarts."""
-        if not self.restarts:
-            return None
-        *before, last = self.restarts
-        return dataclasses.replace(self, steps=last, restarts=tuple(before))
+    def until(self, restart: int) -> "Optimization":
+        r"""Returns the optimization that is this one up to a restart, and ends there."""
+        before = tuple(r for r in self.restarts if r < restart)
+        return dataclasses.replace(self, steps=restart, restarts=before)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import math
 import time
 import torch
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
@@ -93,6 +93,12 @@ class Sampling:
                 f" {getattr(self, what)}; heun has both"
             )
         self.flow(1)
+
+    @property
+    def changed(self) -> str:
+        r"""The options that are not as they are by default; empty if all are."""
+        names = (f.name for f in fields(self) if getattr(self, f.name) != f.default)
+        return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
     def flow(self, dimension: int) -> Flow:
         r"""Returns the sampler of images of a dimension, its corrector not tuned yet."""

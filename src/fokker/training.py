@@ -97,13 +97,13 @@ def check_resume(config: Config, folder: Path, instead: str) -> bool:
         folder: The run folder.
         instead: What to do where it is refused.
     """
-    saved, shorter = read_config(folder), config.optimization.shorter
-    if (other := difference(config, saved)) is None:
-        return False
-    if shorter is not None and difference(replace(config, optimization=shorter), saved) is None:
-        return True
+    saved, own = read_config(folder), config.optimization
     ended = saved.optimization
-    if config.optimization.steps > ended.steps and other.startswith("optimization.steps "):
+    longer = ended.steps in own.restarts
+    same = replace(config, optimization=own.until(ended.steps)) if longer else config
+    if (other := difference(same, saved)) is None:
+        return longer
+    if own.steps > ended.steps and other.startswith(("optimization.steps ", "optimization.rest")):
         turns = " ".join(map(str, (*ended.restarts, ended.steps)))
         instead += f"; with --restarts {turns} it goes on after its end"
     raise ValueError(
@@ -119,6 +119,12 @@ def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | Non
         found = None
         if resume is True or names(folder / "checkpoint"):
             found = list(read_checkpoint(folder, training=True).name)
+        ended = read_config(folder).optimization.steps
+        if longer and config.patience is not None and (found is None or found[1] < ended):
+            raise ValueError(
+                f"expected a run that took all of its {ended} steps, got {folder}, which ended before: its"
+                " patience was over, or it was interrupted and can be resumed"
+            )
         if longer:
             with writing(folder, found[1] if found else 0):
                 write_text(folder / "config.toml", dumps(config))
@@ -169,6 +175,8 @@ def fit(
             seconds of a run begin there.
     """
     folder = Path(out)
+    if resume not in (True, False, "if-any"):
+        raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
     with join(config.device) as ranks, stop_requests() as stops:
@@ -182,7 +190,10 @@ def fit(
             run.restore(read(folder / "checkpoint" / str(name)))
             run.saved = run.done
             left = config.optimization.steps - run.done
-            say(f"resumed from {name} in {folder}, {left} steps to go")
+            rest = f"{left} steps to go"
+            if not run.patient():
+                rest = f"which had ended: {config.patience} evaluations brought no better one"
+            say(f"resumed from {name} in {folder}, {rest}")
         ranks.once(run.write)
         if config.compile and run.done < config.optimization.steps:
             run.rehearse()
@@ -198,6 +209,7 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
     progress, minutes, say, watch = hooks
     run.clock = clock = time.perf_counter()
     asked = False  # to stop
+    ends = {*optimization.restarts, optimization.steps}  # judged, whatever came after
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
@@ -209,7 +221,7 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
         asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
 
         # look at it, every few steps and before it is saved
-        due = run.done % config.evaluate == 0 or run.done == optimization.steps
+        due = run.done % config.evaluate == 0 or run.done in ends
         stopping = ranks.size == 1 and asked and run.done < optimization.steps
         if not (due or stopping or run.watch.full):
             continue

@@ -54,10 +54,9 @@ class Sample:
         out = Path("samples.png" if images else "samples.csv") if self.out is None else self.out
         kinds = (".png" if images else ".csv", ".npy")
         checks.positive_integer(n=n, batch=self.batch)
-        if out.suffix not in kinds:
-            raise ValueError(f"expected --out to end in {' or '.join(kinds)}, got {out}")
-        if not out.parent.is_dir() or out.is_dir():  # before anything is drawn
-            raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
+        checks.place(out, kinds)  # before anything is drawn
+        if not images and (given := self.sampling.changed):
+            raise ValueError(f"expected {given} only for a run on images, got {self.run_folder}")
         guide = guide_for(run, self.guide, self.guidance)
         if images:
             with join(self.device) as ranks:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from .. import checks
+from ..config import ImageData
 from ..generation import Sampling, guide_for
 from ..ranks import Ranks, join
 from ..runs import Run, load
@@ -21,10 +22,13 @@ def judgement(line: dict[str, Any]) -> str:
     r"""Returns one line that judges an energy."""
     form = lambda key, how: "none" if line.get(key) is None else format(line[key], how)
     if "nll_gaussian" in line:
+        rival = f"a Gaussian: {form('nll_gaussian', '.3f')}"
+        if line["nll_gaussian"] is None:
+            rival = "no Gaussian: rows are few, or a column follows from others"
         return (
             f"step {line['step']}: NLL training {form('nll_train', '.3f')}, validation"
             f" {form('nll_validation', '.3f')}, test {form('nll', '.3f')} ±"
-            f" {form('nll_error', '.3f')} nats (a Gaussian: {form('nll_gaussian', '.3f')}),"
+            f" {form('nll_error', '.3f')} nats ({rival}),"
             f" effective share {form('ess', '.1%')}"
         )
     if "rmse_0.3" in line:
@@ -78,6 +82,8 @@ class Evaluate:
             raise ValueError(
                 f"expected --fid with --guide, whose samples it judges, got {self.guide}"
             )
+        if self.fid is None and self.bpd is None and (given := self.sampling.changed):
+            raise ValueError(f"expected --fid or --bpd with {given}, got neither")
         run = load(self.run_folder)
         guide = guide_for(run, self.guide, self.guidance)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy
@@ -166,16 +172,22 @@ class Score:
     points: tyro.conf.Positional[Path]
     """The file of the points, with the columns that were trained on."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("scores.csv")
-    """The file of the scores: a row a point."""
+    """The file of the scores, .csv: a row a point. Not that of the points."""
 
     def run(self) -> None:
         from ..data.table import read_table
         from ..tasks import TableEnergy, energies
 
+        checks.place(self.out, (".csv",))
+        if self.out.exists() and self.points.exists() and self.out.samefile(self.points):
+            raise ValueError(
+                f"expected to write to another file than that of the points, got {self.out}"
+            )
         run = load(self.run_folder)
         energy = run.energy
         if not isinstance(energy, TableEnergy):
-            raise ValueError(f"expected a run on a table, got {self.run_folder}, one on a 2-D set")
+            other = "images" if isinstance(run.config.data, ImageData) else "a 2-D set"
+            raise ValueError(f"expected a run on a table, got {self.run_folder}, one on {other}")
         table = read_table(self.points)
         if table.columns != energy.columns:
             raise ValueError(

@@ -237,7 +237,7 @@ class ReproduceDenoising:
             results.save(self.results, rows, command, where=where)
         table = Table(*tables.DENOISING_HEADER)
         for line in tables.denoising_rows(rows):
-            table.add_row(*line)
+            table.add_row(*(cell.replace("**", "") for cell in line))
         console.print(table)
         for data in self.data:
             figure = out / f"{name_of(data)}.png"

@@ -19,6 +19,7 @@ __all__ = ["TableEnergy", "TableTask", "energies"]
 
 import math
 import torch
+import warnings
 
 from pathlib import Path
 from torch import Tensor
@@ -34,6 +35,7 @@ from ..energies import Energy
 from ..metrics import log_normalizer, score_matching_loss
 from ..ranks import ALONE, Ranks
 
+FEW = 3  # rows whose mean says little
 COLUMNS = 1024  # at most: the proposal for Z has a matrix of them for each center
 CENTERS = 200  # training rows in the proposal for Z
 DRAWS = 8000  # points of the importance sample
@@ -71,6 +73,12 @@ class TableTask(Task):
         except ValueError as error:
             raise ValueError(f"{data.path}, rows to train on: {error}") from None
         self.train, self.validation, self.test = map(self.standardize, (train, validation, test))
+        if len(test) < FEW:
+            warnings.warn(
+                f"{data.path}: expected {FEW} or more rows to judge by, got {len(test)}, and"
+                f" {len(validation)} to choose the weights by; the figures say little",
+                stacklevel=2,
+            )
 
     def check(self, card: dict[str, Any]) -> None:
         mine, said = self.standardize, (*card["mean"], *card["std"])
@@ -121,13 +129,14 @@ class TableTask(Task):
         train = energies(energy, self.train[: len(self.validation)], device)
         validation = energies(energy, self.validation, device)
         test = energies(energy, self.test, device)
+        spread = float(test.std()) if len(test) > 1 else math.nan
         generator = torch.Generator(device).manual_seed(0)
         line = {
             "sm_loss": score_matching_loss(energy, self.test.to(device), Hutchinson(4), generator),
             "nll_train": float(train.mean()) + shift,
             "nll_validation": float(validation.mean()) + shift,
             "nll": float(test.mean()) + shift,
-            "nll_error": math.hypot(error, float(test.std()) / math.sqrt(len(test))),
+            "nll_error": math.hypot(error, spread / math.sqrt(len(test))),
             "nll_gaussian": self.gaussian(self.test),
             "ess": ess,
         }

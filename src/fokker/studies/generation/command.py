@@ -202,9 +202,14 @@ class ReproduceGeneration:
             command = (
                 f"fokker reproduce generation --data {Path(self.data).name} --size {self.size}"
             )
+            command += "" if self.steps is None else f" --steps {self.steps}"
+            command += "".join([
+                " --restarts" * bool(self.restarts),
+                *(f" {r}" for r in self.restarts),
+            ])
             where = ", ".join(sorted({row["device"] for row in rows}))
             results.save(self.results, rows, command + " --quick" * self.quick, where=where)
-        if rows:
+        if rows and {"fid", "figures"} & set(self.stage):
             table = Table(*(Column(name, overflow="fold") for name in tables.GENERATION_HEADER))
             for line in tables.generation_rows(rows):
                 table.add_row(*(cell.replace("**", "") for cell in line))
