@@ -498,7 +498,7 @@ def a_table_run() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x.csv")
         rng = np.random.default_rng(0)
-        path.write_text("\n".join(",".join(map(str, row)) for row in rng.normal(size=(20, 2))))
+        path.write_text("\n".join(",".join(map(str, row)) for row in rng.normal(size=(30, 2))))
         own = Config(
             TableData(str(path)),
             OBJECTIVES["sm"](),

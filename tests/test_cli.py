@@ -125,7 +125,7 @@ SMALL = "--steps 2 --batch 8 --width 8"
 QUICK = {
     "train toy": SMALL,
     "train table": SMALL,
-    "train denoising": f"{SMALL} --size 12",
+    "train denoising": f"{SMALL} --side 12",
     "train generation": None,
     "studio": None,
     "score": "",

@@ -15,7 +15,15 @@ from fokker.data.images import Images
 from fokker.data.picture import read_png, to_float
 from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
-from fokker.generation import Sampling, bits_of, check_trained, generate, residuals_of
+from fokker.generation import (
+    GUIDANCE,
+    Sampling,
+    bits_of,
+    check_trained,
+    generate,
+    guide_for,
+    residuals_of,
+)
 from fokker.metrics import (
     Extractor,
     described,
@@ -243,6 +251,14 @@ def test_a_place_that_cannot_be_written_is_told_before_drawing(
     for out in (tmp_path / "none" / "x.png", tmp_path / "folder.npy"):
         (tmp_path / "folder.npy").mkdir(exist_ok=True)
         assert "file in a folder that exists" in fails(["sample", trained, "-o", out], capsys)
+
+
+def test_a_guide_of_other_images_is_noticed():
+    run = load("cifar10")
+    guide, weight = guide_for(run, "cifar10", None) or (None, 0)
+    assert guide is not None and weight == GUIDANCE
+    with pytest.warns(UserWarning, match="of the same images, cifar10, got .*, one of celeba32"):
+        guide_for(run, "celeba32", None)
 
 
 def test_what_cannot_be_sampled_says_so(tmp_path, capsys, trained):

@@ -33,6 +33,7 @@ __all__ = [
 import math
 import time
 import torch
+import warnings
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -42,6 +43,7 @@ from typing import Any, Literal, NamedTuple
 from . import checks
 from .config import ImageData, UNet
 from .data.picture import to_float, to_uint8
+from .data.sources import name_of
 from .derivatives import Hutchinson, probe
 from .energies import Energy
 from .metrics import (
@@ -183,6 +185,14 @@ def guide_for(run: Run, name: str | None, weight: float | None) -> tuple[Run, fl
         raise ValueError(
             f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
             f" {guide.shape}"
+        )
+    mine, theirs = run.config.data, guide.config.data
+    assert isinstance(mine, ImageData) and isinstance(theirs, ImageData)
+    own, other = name_of(mine.source), name_of(theirs.source)
+    if own != other:
+        warnings.warn(
+            f"expected a guide of the same images, {own}, got {guide.path}, one of {other}",
+            stacklevel=2,
         )
     return guide, weight
 

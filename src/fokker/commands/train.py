@@ -40,9 +40,10 @@ class Train:
     steps: int | None = None
     """The number of steps; the preset's if not given."""
     batch: int | None = None
-    """The number of points a step; the preset's if not given."""
+    """The number of points, or images, a step; the preset's if not given."""
     width: int | None = None
-    """The number of units a hidden layer; the preset's if not given."""
+    """The number of units a hidden layer, or of channels of a U-Net's first level; the preset's if not
+    given."""
     rate: float | None = None
     """The learning rate, of Adam; the preset's if not given."""
     clip: float | None = None
@@ -189,7 +190,7 @@ class TrainDenoising(Train):
     Hugging Face lays them out, or image files), or hub:OWNER/NAME for a set on the hub."""
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
-    size: int | None = None
+    side: int | None = None
     """The side to which images are cropped and resized; as they are if not given."""
     preset: str = "fokker"
     """The settings: paper or fokker."""
@@ -202,7 +203,7 @@ class TrainDenoising(Train):
     def run(self) -> None:
         from ..report import write_report
 
-        images = ImageData(self.data, self.data_dir, self.size)
+        images = ImageData(self.data, self.data_dir, self.side)
         base = image_config(self.preset, self.objective, images, self.device, self.seed)
         base = replace(base, network=self.with_form(base.network))
         run = self.train(base, f"{name_of(self.data)}-{self.objective}-{self.seed}")
