@@ -70,6 +70,7 @@ def test_what_the_readme_says_of_generation():
     assert f"{other['step']:,} steps of 256, {other['train_images'] / 1e6:.1f} million" in docs
     assert f"in {other['seconds'] / 60:.1f} minutes" in docs and other["muon"]
     assert other["fid"] < GOALS["cifar10"]["DRL"]
+    assert f"18 steps drew {other['images_per_second']:.0f} images a second, alone" in docs
     assert f"Guided, w = 1.4, it is {guided[other['step']]:.2f}**" in docs
     assert guided[other["step"]] > GOALS["cifar10"]["CDRL"]  # is not reached
     (adam,) = (r for r in found if (r["data"], r.get("muon")) == ("cifar10", None))
