@@ -60,6 +60,11 @@ def test_a_file_that_is_not_there(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     error = error_of(capsys, "train", "table", "--data", "points.csv")
     assert error == "fokker: expected a file that exists, got points.csv\n"
+    error = error_of(capsys, "train", "table", "--data", "far/points.csv")
+    assert error == "fokker: expected a folder that exists, got far, for points.csv\n"
+    (tmp_path / "folder.csv").mkdir()
+    error = error_of(capsys, "train", "table", "--data", "folder.csv")
+    assert error.startswith("fokker: expected ") and "folder.csv" in error and "Errno" not in error
 
 
 @pytest.mark.parametrize("batch", [10**14, 2**62])  # beyond any address, and beyond any count

@@ -13,7 +13,7 @@ from fokker.data.picture import to_float
 from fokker.metrics import Extractor
 from fokker.runs import load, read_checkpoint, write_checkpoint
 from fokker.studies import generation
-from fokker.studies.generation.figures import along, draw_all
+from fokker.studies.generation.figures import along, draw_all, samplers
 from fokker.studies.generation.judging import nearest
 from fokker.studies.generation.working import gaps, images_of, snapshots_of
 from fokker.tables.images import draw_table
@@ -379,6 +379,35 @@ def test_the_figure_along_training(tmp_path):
     ]
 
 
+def test_the_figure_of_samplers(tmp_path):
+    own = {"preset": "fokker", "method": "dcd-limit", "size": "15m", "convention": "tf"}
+    row = lambda steps, nfe, fid, step=9, n=2500, sampler="heun": {
+        **own, "kind": "steps", "steps": steps, "nfe": nfe, "fid": fid, "step": step, "fid_n": n,
+        "sampler": sampler,
+    }  # fmt: skip
+    rows = [
+        row(18, 35, 20.0),
+        row(9, 17, 24.0),
+        row(18, 35, 30.0, step=5),
+        row(18, 35, 15.0, n=5000),
+    ]
+    rows += [row(18, 18, 21.0, sampler="multistep")]
+    drawn, plot = [], Axes.plot
+
+    def seen(axis, x, y, *style, label, **how):
+        drawn.append((label, x, y))
+        return plot(axis, x, y, *style, label=label, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Axes, "plot", seen)
+        assert samplers(rows, tmp_path / "s.png") == tmp_path / "s.png"
+    assert drawn == [  # of the last weights, and each count apart
+        ("fokker dcd-limit, 15m, 2,500 images", (17, 35), (24.0, 20.0)),
+        ("fokker dcd-limit, 15m, multistep, 2,500 images", (18,), (21.0,)),
+        ("fokker dcd-limit, 15m, 5,000 images", (35,), (15.0,)),
+    ]
+
+
 def test_the_command(tmp_path, capsys):
     out = tmp_path / "study"
     args = ["reproduce", "generation", "--data", MINI, "--quick", "--out", str(out), "--bpd", "0"]
@@ -427,6 +456,11 @@ def test_a_part_that_ended_goes_on(tmp_path, capsys):
     (path,) = place.glob("rows/final-*.json")
     (row,) = json.loads(path.read_text())
     assert (row["step"], row["train_images"], row["restarts"]) == (4, 32, [2])
+    again = generation.Part(
+        MINI, "fokker", "reference", steps=4, batch=8, quick=True, restarts=(2,)
+    )
+    assert generation.train(again, tmp_path / "again", every=60.0)
+    assert set(snapshots_of(tmp_path / "again" / again.name)) == {1, 2, 4}  # first, and ends
 
 
 def test_without_inception_the_study_does_not_start(tmp_path, capsys):

@@ -80,7 +80,7 @@ def test_what_the_readme_says_of_generation():
     assert f"ended with FID {half['fid']:.2f} at 50,000 samples" in docs
     each = (other["seconds"] - half["seconds"]) / (other["step"] - half["step"])
     assert f"took {half['seconds'] / half['step'] * 1000:.1f} ms" in docs
-    assert f"and of the second {each * 1000:.1f}:" in docs
+    assert f"and of the second {each * 1000:.1f}." in docs
     low, high = (
         [
             f"{r['q50']:,.0f}"

@@ -86,6 +86,8 @@ def test_schedules():
     assert rate_at(299, again) < 0.001
     for k in range(100):  # up to its end it is the shorter one
         assert rate_at(k, again) == rate_at(k, replace(cosine, warmup=3))
+    with pytest.raises(ValueError, match="number of restarts between 0 and 100, got 101"):
+        Optimization(restarts=tuple(range(1, 102)))
     for steps, restarts in ((100, (100,)), (100, (0,)), (100, (50, 20)), (100, (50, 50))):
         with pytest.raises(ValueError, match=f"ascending order between 0 and the {steps} steps"):
             Optimization(steps=steps, restarts=restarts)

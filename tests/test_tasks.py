@@ -13,6 +13,7 @@ from dataclasses import replace
 from fokker import fit, load
 from fokker.analytic import GaussianMixture
 from fokker.cli import main
+from fokker.commands.judge import judgement
 from fokker.config import Network, Optimization, TableData
 from fokker.data.table import read_table
 from fokker.energies import Quadratic
@@ -246,7 +247,8 @@ def test_options_of_images_are_refused_for_points(run, tmp_path, capsys):
     folder, out = str(run.path), str(tmp_path / "s.csv")
     for args, message in (
         (["sample", folder, "-n", "2", "-o", out, "--steps", "2", "--sigma-min", "1"], "--steps, --sigma-min only for a run on images"),
-        (["evaluate", folder, "--churn", "2"], "expected --fid or --bpd with --churn, got neither"),
+        (["evaluate", folder, "--churn", "2"], "expected --fid with --churn, got no samples"),
+        (["evaluate", folder, "--bpd", "2", "--rho", "3", "--sigma-min", "1"], "--fid with --rho, got"),
     ):  # fmt: skip
         with pytest.raises(SystemExit):
             main(args)
@@ -259,6 +261,8 @@ def test_few_rows_are_said_to_be_few(tmp_path):
         task = TableTask(TableData(str(tmp_path / "few.csv")), 0)
     line = task.judge(Quadratic(1.0), torch.device("cpu"))
     assert line["nll"] is not None and line["nll_error"] is None  # and torch warns of nothing
+    said = judgement({"step": 1, **line, "nll_gaussian": None})
+    assert "± none nats (no Gaussian: rows are few, or a column follows from others)," in said
 
 
 def test_patience_that_is_over_is_not_taken_up(small, tmp_path):
@@ -269,10 +273,25 @@ def test_patience_that_is_over_is_not_taken_up(small, tmp_path):
     fit(config, tmp_path / "run", resume=True, say=said.append)
     (text,) = said
     assert text.endswith("which had ended: 1 evaluations brought no better one")
+    text = (tmp_path / "run/config.toml").read_text()
     longer = replace(config.optimization, steps=ended + 8, restarts=(ended,))
-    with pytest.raises(ValueError, match=f"took all of its {ended} steps, got .* ended before"):
+    with pytest.raises(ValueError, match=r"a run that can go on, got .* had ended: 1 evaluations"):
         fit(replace(config, optimization=longer), tmp_path / "run", resume=True)
-    assert load(tmp_path / "run").config == config
+    assert (tmp_path / "run/config.toml").read_text() == text
+    more = replace(config.optimization, steps=ended + 8)
+    with pytest.raises(ValueError, match=r"new folder$"):  # with no word of restarts
+        fit(replace(config, optimization=more), tmp_path / "run", resume=True)
+
+
+def test_a_longer_run_of_other_rows_is_refused_and_leaves_the_configuration(small, tmp_path):
+    fit(small, tmp_path / "run")
+    text = (tmp_path / "run/config.toml").read_text()
+    path, ended = tmp_path / "small.csv", small.optimization.steps
+    path.write_text(path.read_text().replace("e+00", "e-01", 5))
+    longer = replace(small.optimization, steps=ended + 8, restarts=(ended,))
+    with pytest.raises(ValueError, match="expected the rows that were trained on, got others"):
+        fit(replace(small, optimization=longer), tmp_path / "run", resume=True)
+    assert (tmp_path / "run/config.toml").read_text() == text
 
 
 @pytest.fixture

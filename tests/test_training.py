@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pytest
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,27 +91,37 @@ def test_a_run_that_ended_goes_on_as_one_that_knew_it_would(tmp_path):
     )  # the ends of cycles of 8 and 4, the middle of one of 8
 
     # steps before the end cannot be changed any more, and one that forgot to say where it ended is told
-    for steps, restarts, message in (
-        (30, (8, 12), r"optimization.steps is 30 here and 20 there.*with --restarts 8 12 20 it"),
-        (
-            30,
-            (8, 13, 20),
-            r"restarts is \[8, 13\] here and \[8, 12\] there.*with --restarts 8 12 20",
-        ),
-        (
-            30,
-            (20,),
-            r"optimization.restarts is \[\] here and .*with --restarts 8 12 20 it goes on",
-        ),
-        (15, (8, 12), r"optimization.steps is 15 here and 20 there; .* into a new folder$"),
+    known, hint = (
+        "optimization.steps is {} here and 20 there",
+        ".*with --restarts 8 12 20 it goes on",
+    )
+    for steps, restarts, more in (
+        (30, (8, 12), hint),
+        (30, (8, 13, 20), hint),
+        (30, (20,), hint),
+        (15, (8, 12), ".* new folder$"),
     ):
         other = replace(CONFIG, optimization=replace(ended, steps=steps, restarts=restarts))
-        with pytest.raises(ValueError, match=f"got another one, .*{message}"):
+        with pytest.raises(ValueError, match=f"got another one, {known.format(steps)}{more}"):
             fit(other, tmp_path / "parts", resume=True)
         assert load(tmp_path / "parts").config == twice
     more = replace(twice.optimization, steps=30, restarts=(8, 12, 20), rate=0.5)
     with pytest.raises(ValueError, match=r"got another one, optimization.rate is 0.5 here and"):
         fit(replace(CONFIG, optimization=more), tmp_path / "parts", resume=True)
+
+
+def test_steps_that_were_not_taken_can_be_changed(tmp_path):
+    fit(CONFIG, tmp_path / "run")
+    far = replace(CONFIG, optimization=replace(CONFIG.optimization, steps=900, restarts=(8,)))
+    with pytest.raises(Interrupted):  # before its first step is over
+        fit(far, tmp_path / "run", resume=True, minutes=0)
+    folder = tmp_path / "run" / "checkpoint"
+    shutil.rmtree(folder / "step-00000009")
+    assert load(tmp_path / "run").config == far and load(tmp_path / "run").step == 8
+    near = replace(CONFIG, optimization=replace(CONFIG.optimization, steps=10, restarts=(8,)))
+    assert fit(near, tmp_path / "run", resume=True).step == 10  # a slip is no trap
+    with pytest.raises(ValueError, match=r"optimization\.steps is 900 here and 10 there"):
+        fit(far, tmp_path / "run", resume=True)  # now they were taken
 
 
 def test_two_restarts_at_once(tmp_path):
@@ -125,8 +136,9 @@ def test_restarts_are_judged_although_no_evaluation_falls_there(tmp_path):
 
 
 def test_what_resume_may_be(tmp_path):
-    with pytest.raises(ValueError, match="True, False or 'if-any', got 'yes'"):
-        fit(CONFIG, tmp_path, resume="yes")
+    for given in ("yes", 1, None):
+        with pytest.raises(ValueError, match=f"True, False or 'if-any', got {given!r}"):
+            fit(CONFIG, tmp_path, resume=given)
 
 
 def test_seeds_matter(tmp_path):

@@ -15,7 +15,6 @@ __all__ = [
     "UNet",
 ]
 
-import dataclasses
 import itertools
 import math
 
@@ -219,8 +218,8 @@ class Optimization:
             raise ValueError(f"expected warmup to be a number of steps, got {self.warmup!r}")
         if not isinstance(self.restarts, tuple) or not all(type(r) is int for r in self.restarts):
             raise ValueError(f"expected restarts to be a tuple of integers, got {self.restarts!r}")
-        turns = (0, *self.restarts, self.steps)
-        if any(a >= b for a, b in itertools.pairwise(turns)):
+        checks.between(0, 100, **{"the number of restarts": len(self.restarts)})
+        if any(a >= b for a, b in self.cycles):
             given = ", ".join(map(str, self.restarts))
             raise ValueError(
                 f"expected restarts in ascending order between 0 and the {self.steps} steps, got {given}"
@@ -230,10 +229,10 @@ class Optimization:
         if self.muon is not None:
             checks.positive(muon=self.muon)
 
-    def until(self, restart: int) -> "Optimization":
-        r"""Returns the optimization that is this one up to a restart, and ends there."""
-        before = tuple(r for r in self.restarts if r < restart)
-        return dataclasses.replace(self, steps=restart, restarts=before)
+    @property
+    def cycles(self) -> list[tuple[int, int]]:
+        r"""The first step of each fall of the rate, and the step after its last."""
+        return list(itertools.pairwise((0, *self.restarts, self.steps)))
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,10 @@ class Sampling:
         self.flow(1)
 
     @property
-    def changed(self) -> str:
-        r"""The options that are not as they are by default; empty if all are."""
+    def changed(self) -> tuple[str, ...]:
+        r"""The options that are not as they are by default, as they are given."""
         names = (f.name for f in fields(self) if getattr(self, f.name) != f.default)
-        return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+        return tuple(f"--{name.replace('_', '-')}" for name in names)
 
     def flow(self, dimension: int) -> Flow:
         r"""Returns the sampler of images of a dimension, its corrector not tuned yet."""

@@ -49,8 +49,7 @@ class Stacked:
 
 def rate_at(k: int, optimization: Optimization) -> float:
     r"""Returns the learning rate of step k."""
-    begin = max((r for r in optimization.restarts if r <= k), default=0)
-    end = min((r for r in optimization.restarts if r > k), default=optimization.steps)
+    begin, end = max(cycle for cycle in optimization.cycles if cycle[0] <= k)
     rate = optimization.rate * min(1.0, (k - begin + 1) / (optimization.warmup + 1))
     if optimization.schedule == "constant":
         return rate

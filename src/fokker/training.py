@@ -89,8 +89,8 @@ Resume = bool | Literal["if-any"]
 
 
 def check_resume(config: Config, folder: Path, instead: str) -> bool:
-    r"""Returns whether a configuration goes on after the end of the run in a folder, `False` if it is that
-    run's own; any other is refused.
+    r"""Returns whether a configuration has other steps or restarts than the run in a folder, which goes on
+    as long as the rate was the same in all steps that it took; refuses any that differs in more.
 
     Arguments:
         config: The configuration.
@@ -98,37 +98,45 @@ def check_resume(config: Config, folder: Path, instead: str) -> bool:
         instead: What to do where it is refused.
     """
     saved, own = read_config(folder), config.optimization
-    ended = saved.optimization
-    longer = ended.steps in own.restarts
-    same = replace(config, optimization=own.until(ended.steps)) if longer else config
+    there, found = saved.optimization, names(folder / "checkpoint")
+    done = found[-1].step if found else 0
+    taken, before = ([c for c in o.cycles if c[0] < done] for o in (own, there))
+    same = config
+    if taken == before:
+        same = replace(
+            config, optimization=replace(own, steps=there.steps, restarts=there.restarts)
+        )
     if (other := difference(same, saved)) is None:
-        return longer
-    if own.steps > ended.steps and other.startswith(("optimization.steps ", "optimization.rest")):
-        turns = " ".join(map(str, (*ended.restarts, ended.steps)))
+        return same != config
+    over = config.patience is not None and done < there.steps
+    cause = other.startswith(("optimization.steps ", "optimization.restarts "))
+    if cause and before and own.steps > before[-1][1] and not over:
+        turns = " ".join(str(end) for _, end in before)
         instead += f"; with --restarts {turns} it goes on after its end"
     raise ValueError(
         f"expected the configuration in {folder / 'config.toml'}, got another one, {other}; {instead}"
     )
 
 
-def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | None:
-    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any."""
+def write_config(folder: Path, config: Config, saved: int = 0) -> None:
+    r"""Writes the configuration of a run folder, where a step was saved."""
+    text = dumps(config)
+    with writing(folder, saved):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "config.toml", text)
+
+
+def open_folder(folder: Path, config: Config, resume: Resume) -> tuple[list[int] | None, bool]:
+    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any, and
+    whether the configuration there is another yet, with other steps."""
     holds = (folder / "config.toml").exists()
     if resume is True or (resume and holds):
-        longer = check_resume(config, folder, "resume without changes, or train into a new folder")
-        found = None
+        changed = check_resume(
+            config, folder, "resume without changes, or train into a new folder"
+        )
         if resume is True or names(folder / "checkpoint"):
-            found = list(read_checkpoint(folder, training=True).name)
-        ended = read_config(folder).optimization.steps
-        if longer and config.patience is not None and (found is None or found[1] < ended):
-            raise ValueError(
-                f"expected a run that took all of its {ended} steps, got {folder}, which ended before: its"
-                " patience was over, or it was interrupted and can be resumed"
-            )
-        if longer:
-            with writing(folder, found[1] if found else 0):
-                write_text(folder / "config.toml", dumps(config))
-        return found
+            return list(read_checkpoint(folder, training=True).name), changed
+        return None, changed
     if holds and not names(folder / "checkpoint"):
         raise ValueError(
             f"expected a new folder, got {folder}, which holds a run without a checkpoint; use"
@@ -139,11 +147,8 @@ def open_folder(folder: Path, config: Config, resume: Resume) -> list[int] | Non
             f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
             " with it, or another --out"
         )
-    text = dumps(config)
-    with writing(folder, 0):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "config.toml", text)
-    return None
+    write_config(folder, config)
+    return None, False
 
 
 def fit(
@@ -175,7 +180,7 @@ def fit(
             seconds of a run begin there.
     """
     folder = Path(out)
-    if resume not in (True, False, "if-any"):
+    if not isinstance(resume, bool) and resume != "if-any":
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
@@ -184,16 +189,19 @@ def fit(
             progress, say = (lambda step, line: None), (lambda text: None)
         run = State(config, folder, ranks.each(lambda: task_of(config)), ranks)
         run.step.even(config.optimization.batch)
-        found = ranks.once(lambda: open_folder(folder, config, resume))
+        found, changed = ranks.once(lambda: open_folder(folder, config, resume))
         if found is not None:
             name = Name(*found)
             run.restore(read(folder / "checkpoint" / str(name)))
             run.saved = run.done
-            left = config.optimization.steps - run.done
-            rest = f"{left} steps to go"
+            rest = f"{config.optimization.steps - run.done} steps to go"
             if not run.patient():
                 rest = f"which had ended: {config.patience} evaluations brought no better one"
+                if changed:
+                    raise ValueError(f"expected a run that can go on, got {folder}, {rest}")
             say(f"resumed from {name} in {folder}, {rest}")
+        if changed:  # only now that nothing can be refused
+            ranks.once(lambda: write_config(folder, config, run.saved))
         ranks.once(run.write)
         if config.compile and run.done < config.optimization.steps:
             run.rehearse()

@@ -55,7 +55,7 @@ class Sample:
         kinds = (".png" if images else ".csv", ".npy")
         checks.positive_integer(n=n, batch=self.batch)
         checks.place(out, kinds)  # before anything is drawn
-        if not images and (given := self.sampling.changed):
+        if not images and (given := ", ".join(self.sampling.changed)):
             raise ValueError(f"expected {given} only for a run on images, got {self.run_folder}")
         guide = guide_for(run, self.guide, self.guidance)
         if images:

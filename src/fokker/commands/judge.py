@@ -82,8 +82,9 @@ class Evaluate:
             raise ValueError(
                 f"expected --fid with --guide, whose samples it judges, got {self.guide}"
             )
-        if self.fid is None and self.bpd is None and (given := self.sampling.changed):
-            raise ValueError(f"expected --fid or --bpd with {given}, got neither")
+        used = () if self.bpd is None else ("--sigma-min", "--sigma-max")  # by the likelihood
+        if self.fid is None and (given := [o for o in self.sampling.changed if o not in used]):
+            raise ValueError(f"expected --fid with {', '.join(given)}, got no samples to draw")
         run = load(self.run_folder)
         guide = guide_for(run, self.guide, self.guidance)
         energy = run.energy.energy if isinstance(run.energy, TableEnergy) else run.energy

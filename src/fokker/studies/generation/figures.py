@@ -55,7 +55,8 @@ def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
     axis = fig.subplots()
     own = [row for row in judged if row["fid_n"] >= min(counts)]
     for k, (name, line) in enumerate(groups(own).items()):
-        draws = [("snapshot", n, "o-", name) for n in sorted(counts)]
+        told = lambda n, name=name: name if len(counts) == 1 else f"{name}, {n:,} images"
+        draws = [("snapshot", n, "o-", told(n)) for n in sorted(counts)]
         draws += [("final", n, "s", f"{name}, end of a run") for n in sorted(counts)]
         others = [n for n in counts_of(line) if n not in counts]
         draws += [("final", n, "D", f"{name}, {n:,} images") for n in others]
@@ -91,7 +92,11 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
         ("steps", "multistep", ":", ", multistep"),
         ("corrector", "heun", "--", ", corrected"),
     )
-    drawn = [(name, line, n) for name, line in groups(own).items() for n in counts_of(line)]
+    drawn = []
+    for name, line in groups(own).items():
+        last = max(row["step"] for row in line)  # draws of the same weights
+        line = [row for row in line if row["step"] == last]
+        drawn += [(name, line, n) for n in counts_of(line)]
     for k, (name, line, n) in enumerate(drawn):
         for kind, sampler, style, said in looks:
             wanted = (kind, sampler, n)

@@ -190,6 +190,7 @@ def apart(task: ImageTask, extractor: Extractor, settings: Settings) -> results.
         "preset": "",
         "params": None,
         "muon": None,
+        "restarts": None,
         "step": None,
         "fid": fid.value,
         "fid_n": fid.counts[1],

@@ -86,7 +86,7 @@ def train(
     def tick(step: int, line: dict[str, Any]) -> None:
         nonlocal last
         seconds = line.get("seconds")
-        ended = step == config.optimization.steps
+        ended = step in {end for _, end in config.optimization.cycles}
         if seconds is not None and (ended or seconds - last >= 60 * every):
             snapshot(place, step, seconds)
             last = seconds
