@@ -355,7 +355,20 @@ def test_a_short_run_has_a_curve_too():
     assert [at(steps).evaluate for steps in (30_000, 6_000, 4)] == [2000, 1000, 1]
 
 
-def test_the_figure_along_training(tmp_path):
+@pytest.fixture
+def plotted(monkeypatch):
+    r"""What is plotted: the label, x and y of each line."""
+    found, plot = [], Axes.plot
+
+    def seen(axis, x, y, *style, label, **how):
+        found.append((label, x, y))
+        return plot(axis, x, y, *style, label=label, **how)
+
+    monkeypatch.setattr(Axes, "plot", seen)
+    return found
+
+
+def test_the_figure_along_training(tmp_path, plotted):
     own = {"preset": "fokker", "size": "15m", "convention": "tf", "fid_n": 10_000}
     row = lambda kind, minutes, fid, **more: {
         **own, "kind": kind, "seconds": 60 * minutes, "fid": fid, "method": "dcd-limit", **more
@@ -363,23 +376,15 @@ def test_the_figure_along_training(tmp_path):
     ends = [row("final", 4, 40.0, method="dcd"), row("final", 7, 5.0, fid_n=50_000)]
     assert along(ends, "celeba32", tmp_path / "none.png") is None  # no curve
     rows = [row("snapshot", 6, 7.0), row("snapshot", 3, 10.0), *ends]
-    drawn, plot = [], Axes.plot
-
-    def seen(axis, x, y, *style, label, **how):
-        drawn.append((label, x, y))
-        return plot(axis, x, y, *style, label=label, **how)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Axes, "plot", seen)
-        assert along(rows, "celeba32", tmp_path / "fid.png") == tmp_path / "fid.png"
-    assert drawn == [
+    assert along(rows, "celeba32", tmp_path / "fid.png") == tmp_path / "fid.png"
+    assert plotted == [
         ("fokker dcd-limit, 15m", (3, 6), (10.0, 7.0)),
         ("fokker dcd-limit, 15m, 50,000 images", (7,), (5.0,)),
         ("fokker dcd, 15m, end of a run", (4,), (40.0,)),
     ]
 
 
-def test_the_figure_of_samplers(tmp_path):
+def test_the_figure_of_samplers(tmp_path, plotted):
     own = {"preset": "fokker", "method": "dcd-limit", "size": "15m", "convention": "tf"}
     row = lambda steps, nfe, fid, step=9, n=2500, sampler="heun": {
         **own, "kind": "steps", "steps": steps, "nfe": nfe, "fid": fid, "step": step, "fid_n": n,
@@ -392,16 +397,8 @@ def test_the_figure_of_samplers(tmp_path):
         row(18, 35, 15.0, n=5000),
     ]
     rows += [row(18, 18, 21.0, sampler="multistep")]
-    drawn, plot = [], Axes.plot
-
-    def seen(axis, x, y, *style, label, **how):
-        drawn.append((label, x, y))
-        return plot(axis, x, y, *style, label=label, **how)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Axes, "plot", seen)
-        assert samplers(rows, tmp_path / "s.png") == tmp_path / "s.png"
-    assert drawn == [  # of the last weights, and each count apart
+    assert samplers(rows, tmp_path / "s.png") == tmp_path / "s.png"
+    assert plotted == [  # of the last weights, and each count apart
         ("fokker dcd-limit, 15m, 2,500 images", (17, 35), (24.0, 20.0)),
         ("fokker dcd-limit, 15m, multistep, 2,500 images", (18,), (21.0,)),
         ("fokker dcd-limit, 15m, 5,000 images", (35,), (15.0,)),
