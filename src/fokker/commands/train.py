@@ -127,7 +127,7 @@ class Train:
             resume = "if-any" if self.restartable else self.resume
             try:
                 run = fit(config, out, resume, tick, self.minutes, bar.console.print)
-            except ValueError:  # refused: one line says why, without a bar before it
+            except (ValueError, OSError):  # refused: one line says why, without a bar before it
                 bar.update(task, visible=False)
                 raise
             bar.update(task, completed=run.step)  # a run that was done already has no tick
