@@ -7,6 +7,7 @@ expected; none replaces a value.
 
 __all__ = [
     "align",
+    "another",
     "at_least",
     "between",
     "brief",
@@ -162,6 +163,12 @@ def one_of(names: tuple[str, ...], **values: str) -> None:
             raise ValueError(
                 f"expected {name} to be one of {', '.join(names)}, got {brief(value)}"
             )
+
+
+def another(out: Path, source: Path, what: str) -> None:
+    r"""Raises if a file to be written is the one that is read."""
+    if out.exists() and source.exists() and out.samefile(source):
+        raise ValueError(f"expected to write to another file than {what}, got {out}")
 
 
 def place(out: Path, suffixes: tuple[str, ...]) -> None:

@@ -193,8 +193,5 @@ class Denoise:
             checks.positive(add_noise=self.add_noise)
             places.append(place_of_png(self.out.with_stem(f"{self.out.stem}-noisy")))
         for place in places:
-            if place.exists() and self.picture.exists() and place.samefile(self.picture):
-                raise ValueError(
-                    f"expected to write to another file than the picture, got {place}"
-                )
+            checks.another(place, self.picture, "the picture")
         return places

@@ -180,10 +180,7 @@ class Score:
         from ..tasks import TableEnergy, energies
 
         checks.place(self.out, (".csv",))
-        if self.out.exists() and self.points.exists() and self.out.samefile(self.points):
-            raise ValueError(
-                f"expected to write to another file than that of the points, got {self.out}"
-            )
+        checks.another(self.out, self.points, "that of the points")
         run = load(self.run_folder)
         energy = run.energy
         if not isinstance(energy, TableEnergy):

@@ -203,10 +203,8 @@ class ReproduceGeneration:
                 f"fokker reproduce generation --data {Path(self.data).name} --size {self.size}"
             )
             command += "" if self.steps is None else f" --steps {self.steps}"
-            command += "".join([
-                " --restarts" * bool(self.restarts),
-                *(f" {r}" for r in self.restarts),
-            ])
+            if self.restarts:
+                command += f" --restarts {' '.join(map(str, self.restarts))}"
             where = ", ".join(sorted({row["device"] for row in rows}))
             results.save(self.results, rows, command + " --quick" * self.quick, where=where)
         if rows and {"fid", "figures"} & set(self.stage):

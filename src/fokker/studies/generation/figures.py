@@ -55,8 +55,8 @@ def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
     axis = fig.subplots()
     own = [row for row in judged if row["fid_n"] >= min(counts)]
     for k, (name, line) in enumerate(groups(own).items()):
-        told = lambda n, name=name: name if len(counts) == 1 else f"{name}, {n:,} images"
-        draws = [("snapshot", n, "o-", told(n)) for n in sorted(counts)]
+        told = {n: f"{name}, {n:,} images" if len(counts) > 1 else name for n in sorted(counts)}
+        draws = [("snapshot", n, "o-", said) for n, said in told.items()]
         draws += [("final", n, "s", f"{name}, end of a run") for n in sorted(counts)]
         others = [n for n in counts_of(line) if n not in counts]
         draws += [("final", n, "D", f"{name}, {n:,} images") for n in others]
