@@ -29,9 +29,10 @@ from .checkpoints import BROKEN, VERSION, Best, Checkpoint, first_line, read
 from .checkpoints import newest as read_checkpoint
 from .checkpoints import write as write_checkpoint
 from .checks import brief
-from .config import Config, TableData
+from .config import Config, TableData, ToyData
 from .energies import Energy
-from .samplers import MALA, Annealed, geometric
+from .metrics.density import square
+from .samplers import MALA, Annealed, geometric, invert, invert_anywhere
 from .tasks import TableEnergy, Task, task_of
 
 
@@ -68,15 +69,26 @@ class Run:
         return task
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        r"""Returns n points of the learned density, :math:`(n, D)`, in the units of the data: by MALA
-        from a wide Gaussian cooled down (`fokker.samplers.annealed` says what that bends)."""
-        table = self.energy if isinstance(self.energy, TableEnergy) else None
-        inner, dim = (self.energy, 2) if table is None else (table.energy, len(table.columns))
+        r"""Returns n points of the learned density, :math:`(n, D)`, in the units of the data.
+
+        In two dimensions the points are exact and independent (`fokker.samplers.inversion`); on a 2-D set
+        the density is that on the square by which the run is judged. In other dimensions they are the ends
+        of MALA chains that start from a wide Gaussian and are cooled down; nothing checks that these
+        have arrived (`fokker.samplers.annealed`).
+        """
         generator = torch.Generator().manual_seed(seed)
-        start = torch.randn(n, dim, generator=generator)
-        sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
-        x = sampler.run(inner, start, 200, generator).samples[-1]
-        return x if table is None else table.standardize.inverse(x)
+        if isinstance(self.config.data, ToyData):
+            return invert(self.energy, square(self.config.data.build()), n, generator).samples
+        if not isinstance(self.energy, TableEnergy):
+            raise ValueError(f"expected a run on points, got {self.path}: see fokker.generation")
+        inner, dim = self.energy.energy, len(self.energy.columns)
+        if dim == 2:
+            x = invert_anywhere(inner, n, generator).samples
+        else:
+            start = torch.randn(n, dim, generator=generator)
+            sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
+            x = sampler.run(inner, start, 200, generator).samples[-1]
+        return self.energy.standardize.inverse(x)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,7 +24,7 @@ from ..runs import Run, load
 
 @dataclass(frozen=True)
 class Sample:
-    """Draw from a trained run: points by MALA from a wide Gaussian cooled down, images from noise."""
+    """Draw from a trained run: points of the learned density, or images from noise."""
 
     run_folder: tyro.conf.Positional[str]
     """The run folder, or the name of a shipped energy."""

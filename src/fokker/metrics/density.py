@@ -22,6 +22,7 @@ __all__ = [
     "fisher_gap",
     "log_normalizer",
     "score_matching_loss",
+    "square",
 ]
 
 import math
@@ -117,6 +118,12 @@ def _truth(data: Planar, grid: Grid) -> tuple[Tensor, Tensor]:
     return e, off
 
 
+def square(data: Planar) -> Grid:
+    r"""Returns the grid on which an energy of a 2-D set is normalized: a square of twelve times the scale
+    of the set to each side (±3 at the default scale), with 600 cells a side."""
+    return Grid(-12 * data.scale, 12 * data.scale, 600)
+
+
 def evaluate_planar(
     energy: EnergyLike,
     data: Planar,
@@ -128,8 +135,7 @@ def evaluate_planar(
 ) -> PlanarReport:
     r"""Returns how well an energy describes a 2-D set.
 
-    The learned density is that of the energy restricted to the grid, by default a square of twelve
-    times the scale of the set to each side (±3 at the default scale) with 600 cells a side.
+    The learned density is that of the energy restricted to the grid, by default the `square` of the set.
 
     Arguments:
         energy: The energy, :math:`(B, 2) \to (B)`.
@@ -140,7 +146,7 @@ def evaluate_planar(
         device: The device of the energy.
         dtype: The dtype of the energy.
     """
-    grid = Grid(-12 * data.scale, 12 * data.scale, 600) if grid is None else grid
+    grid = square(data) if grid is None else grid
     generator = torch.Generator(device=device or "cpu").manual_seed(seed)
     x = data.sample(points, generator, device=device, dtype=dtype)
     optimum = data.optimum()

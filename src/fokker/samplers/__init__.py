@@ -1,4 +1,4 @@
-r"""Samplers: Langevin chains, with and without a Metropolis test, annealing, flows, and guidance."""
+r"""Samplers: Langevin chains, annealing, exact samples in the plane, flows and guidance."""
 
 __all__ = [
     "FLOWS",
@@ -16,12 +16,15 @@ __all__ = [
     "Guided",
     "Heun",
     "Info",
+    "Inverted",
     "Multistep",
     "Run",
     "Sampler",
     "State",
     "ess",
     "geometric",
+    "invert",
+    "invert_anywhere",
     "karras",
     "rhat",
     "standard_error",
@@ -34,6 +37,7 @@ from .diagnostics import Acceptance, ess, rhat, standard_error
 from .field import Field
 from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
 from .guidance import Guided
+from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
 
 SAMPLERS: dict[str, type[Sampler]] = {"ula": ULA, "mala": MALA, "annealed": Annealed}
