@@ -28,7 +28,7 @@ test-all: $(STAMP)
 
 # with every dependency at its lower bound, in an environment of its own; TORCH=2.13.0 for another torch
 lowest: $(STAMP)
-	$(BIN)/python benchmarks/lowest.py $(if $(TORCH),--torch $(TORCH))
+	$(BIN)/python studies/trust/lowest.py $(if $(TORCH),--torch $(TORCH))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

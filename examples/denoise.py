@@ -10,7 +10,7 @@ import torch
 
 from fokker.data.images import read_images
 from fokker.data.picture import save_png, to_float
-from fokker.denoising import denoise_picture
+from fokker.images.denoise import denoise_picture
 from fokker.networks import UNetEnergy
 from fokker.objectives import LevelDCD, LogUniform
 from pathlib import Path

@@ -10,8 +10,8 @@ import torch
 
 from dataclasses import replace
 from fokker import fit
-from fokker.config import Network, Optimization
-from fokker.presets import table_config
+from fokker.runs.config import Network, Optimization
+from fokker.runs.presets import table_config
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from dataclasses import replace
-from fokker.bench import NETS, bench, bench_steps, growth, names_of
-from fokker.bench.rivals import cheapest_cd, plain, reference
-from fokker.cli import main
+from fokker.app.cli import main
+from fokker.compute.step import bind
+from fokker.compute.tracing import trace
 from fokker.energies import Energy
 from fokker.networks import MLP, WideResNet, convolution
 from fokker.objectives import CD, LevelDCD, ScoreMatching
-from fokker.step import bind
-from fokker.studies import estimators
-from fokker.tracing import trace
+from studies import estimators
+from studies.bench import NETS, bench, bench_steps, growth, names_of
+from studies.bench.rivals import cheapest_cd, plain, reference
 
 SMALL = replace(NETS["wrn-10-1"], batch=2, shape=(1, 8, 8))
 
@@ -132,7 +132,7 @@ def test_the_command_adds_rows_and_replaces_old_ones(tmp_path, capsys) -> None:
 def test_what_cannot_be_kept_is_not_timed(
     tmp_path, capsys, monkeypatch, text, more, message
 ) -> None:
-    monkeypatch.setattr("fokker.bench.bench", lambda *args, **kwargs: pytest.fail("timed"))
+    monkeypatch.setattr("studies.bench.bench", lambda *args, **kwargs: pytest.fail("timed"))
     out = tmp_path / "bench.json"
     out.mkdir() if text is None else out.write_text(text)
     with pytest.raises(SystemExit) as stop:

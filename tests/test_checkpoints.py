@@ -9,11 +9,12 @@ import safetensors.torch
 import torch
 
 from dataclasses import replace
-from fokker import checkpoints, fit, load
-from fokker.checkpoints import VERSION, Best, Checkpoint, Name, names, newest, read, write
-from fokker.config import Config, Network, Optimization, ToyData
+from fokker import fit, load
 from fokker.objectives import PCD
-from fokker.toml import dumps
+from fokker.runs import checkpoints
+from fokker.runs.checkpoints import VERSION, Best, Checkpoint, Name, names, newest, read, write
+from fokker.runs.config import Config, Network, Optimization, ToyData
+from fokker.runs.toml import dumps
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -227,7 +228,7 @@ def test_a_run_resumes_from_the_newest_whole_one_and_says_so(tmp_path):
 
 
 def test_a_difference_between_runs_is_found():
-    spec = importlib.util.spec_from_file_location("kill", ROOT / "benchmarks/kill.py")
+    spec = importlib.util.spec_from_file_location("kill", ROOT / "studies/trust/kill.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     a, b = made(1), made(1)

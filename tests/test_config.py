@@ -5,13 +5,13 @@ import re
 import torch
 
 from dataclasses import replace
-from fokker.config import Config, Network, Optimization, TableData, ToyData
 from fokker.derivatives import Hutchinson
 from fokker.diffusions import EDM, VE, VP, Custom
 from fokker.evolution import MonteCarlo, Taylor
 from fokker.objectives import DCD, OBJECTIVES, PCD, LogUniform
-from fokker.presets import PRESETS, preset
-from fokker.toml import difference, dumps, loads
+from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
+from fokker.runs.presets import PRESETS, preset
+from fokker.runs.toml import difference, dumps, loads
 
 SHIPPED = {
     f"{name}-{method}": preset(name, method)

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
-from fokker.denoising import denoise, denoise_picture, errors, estimate_sigma, ssim
 from fokker.energies import Quadratic
+from fokker.images.denoise import denoise, denoise_picture, errors, estimate_sigma, ssim
 from torch.utils._python_dispatch import TorchDispatchMode
 
 S2 = 0.5**2  # the variance of the clean pixels

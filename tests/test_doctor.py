@@ -5,8 +5,9 @@ import pytest
 import socket
 import tomllib
 
-from fokker import __version__, doctor
-from fokker.cli import main
+from fokker import __version__
+from fokker.app import doctor
+from fokker.app.cli import main
 from fokker.data.sources import SETS
 from pathlib import Path
 

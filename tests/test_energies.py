@@ -8,7 +8,16 @@ from conftest import standard_error
 from fokker.analytic import Gaussian, GaussianMixture, ring_of_gaussians
 from fokker.derivatives import Exact, Loop
 from fokker.diffusions import VE, VP, Custom, Langevin
-from fokker.energies import Energy, Function, LogDensity, Mixture, Quadratic, Scaled, Slice, Sum
+from fokker.energies import (
+    Energy,
+    Function,
+    LogDensity,
+    Mixture,
+    Quadratic,
+    Scaled,
+    Slice,
+    Sum,
+)
 from fokker.grid import Grid
 from fokker.networks import MLP
 from functools import partial

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 import zipfile
 
 from conftest import standard_error
-from fokker import results
 from fokker.data.images import Images
 from fokker.metrics import inception as network
 from fokker.metrics.fid import (
@@ -33,6 +32,7 @@ from fokker.metrics.inception import (
 )
 from pathlib import Path
 from safetensors.torch import save_file
+from studies import results
 from torch import nn, tensor
 
 
@@ -388,7 +388,7 @@ def test_weights_that_are_missing(tmp_path, monkeypatch):
 
 
 def test_proof(tmp_path, monkeypatch, generator):
-    path = Path(__file__).parents[1] / "benchmarks/fid_proof.py"
+    path = Path(__file__).parents[1] / "studies/fid_proof.py"
     spec = importlib.util.spec_from_file_location("fid_proof", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

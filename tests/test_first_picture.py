@@ -5,13 +5,14 @@ import pytest
 import subprocess
 import torch
 
-from fokker import fit, results, tables
-from fokker.config import Config, Network, Optimization, ToyData
+from fokker import fit
 from fokker.objectives import ScoreMatching
-from fokker.toml import encode
+from fokker.runs.config import Config, Network, Optimization, ToyData
+from fokker.runs.toml import encode
 from pathlib import Path
+from studies import results, tables
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/first_picture.py"
+SCRIPT = Path(__file__).parents[1] / "studies/first_picture.py"
 MAKEFILE = """
 .venv/.installed:
 \tmkdir .venv && touch .venv/.installed
@@ -80,7 +81,7 @@ def test_seconds_are_those_of_the_command(script):
 
 
 def test_not_measured_is_said(tmp_path):
-    assert "Not measured yet: `python benchmarks/first_picture.py" in tables.render(TEXT, tmp_path)
+    assert "Not measured yet: `python studies/first_picture.py" in tables.render(TEXT, tmp_path)
 
 
 def test_no_picture_no_figures(script, repository, tmp_path):

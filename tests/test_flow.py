@@ -14,7 +14,6 @@ import runpy
 import torch
 
 from conftest import Diffused, three_modes
-from fokker import results, tables
 from fokker.analytic import Gaussian
 from fokker.networks import UNetEnergy
 from fokker.samplers import (
@@ -33,6 +32,7 @@ from fokker.samplers import (
 )
 from fokker.samplers.streams import Stream, Streams
 from pathlib import Path
+from studies import results, tables
 from torch import nn
 
 ROOT = Path(__file__).parents[1]
@@ -583,7 +583,7 @@ def test_a_watched_field_counts_the_evaluations(flow):
 
 def test_the_benchmark(monkeypatch, tmp_path):
     torch.set_default_dtype(torch.float32)
-    script, out = ROOT / "benchmarks/flows.py", tmp_path / "results" / "flows.json"
+    script, out = ROOT / "studies/flows.py", tmp_path / "results" / "flows.json"
     argv = [str(script), "--runs", "cifar10", "--images", "1", "--fine", "5", "--out", str(out)]
     monkeypatch.setattr("sys.argv", argv)
     monkeypatch.setattr(UNetEnergy, "denoise", lambda self, x, sigma: x / (1 + sigma**2))
@@ -595,4 +595,4 @@ def test_the_benchmark(monkeypatch, tmp_path):
     assert f"| heun | 18 | 35 | {found['heun', 18]['error']:.4f} |" in text
     out.unlink()
     text = tables.render("<!-- results:flows -->\n<!-- /results -->", tmp_path)
-    assert "Not measured yet: `python benchmarks/flows.py" in text
+    assert "Not measured yet: `python studies/flows.py" in text

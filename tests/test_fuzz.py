@@ -1,4 +1,4 @@
-r"""Files from a stranger: a few hundred of those that `benchmarks/fuzz.py` makes, and the faults it sees."""
+r"""Files from a stranger: a few hundred of those that `studies/trust/fuzz.py` makes, and the faults it sees."""
 
 import importlib.util
 import json
@@ -10,18 +10,20 @@ import sys
 import torch
 
 from dataclasses import replace
-from fokker import checkpoints, fit, load, runs
+from fokker import fit, load
 from fokker.checks import brief, number
-from fokker.config import Config, Network, Optimization
 from fokker.data.images import read_images
 from fokker.data.table import read_table
 from fokker.objectives import ScoreMatching
-from fokker.toml import dumps, loads
+from fokker.runs import checkpoints
+from fokker.runs import folder as runs
+from fokker.runs.config import Config, Network, Optimization
+from fokker.runs.toml import dumps, loads
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import data, randoms, sampled_from
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/fuzz.py"
+SCRIPT = Path(__file__).parents[1] / "studies/trust/fuzz.py"
 spec = importlib.util.spec_from_file_location("fuzz", SCRIPT)
 assert spec is not None and spec.loader is not None
 fuzz = importlib.util.module_from_spec(spec)

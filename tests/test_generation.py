@@ -7,15 +7,15 @@ import shutil
 import torch
 
 from dataclasses import replace
-from fokker import fit, load, results, shipped
-from fokker.cli import main
-from fokker.commands.train import TrainGeneration
-from fokker.config import Config, ImageData, Optimization, ResNet, UNet
+from fokker import fit, load
+from fokker.app.cli import main
+from fokker.app.train import TrainGeneration
+from fokker.compute.ranks import Ranks
 from fokker.data.images import Images
 from fokker.data.picture import read_png, to_float
 from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
-from fokker.generation import (
+from fokker.images.generate import (
     GUIDANCE,
     Sampling,
     bits_of,
@@ -32,14 +32,24 @@ from fokker.metrics import (
     judge_images,
     reference_of,
 )
-from fokker.objectives import Denoising, Grid, LevelDCD, LogNormal, Noisy, Preserving, Uniform
-from fokker.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
-from fokker.ranks import Ranks
-from fokker.runs import Checkpoint, build, read_checkpoint, write_checkpoint
+from fokker.objectives import (
+    Denoising,
+    Grid,
+    LevelDCD,
+    LogNormal,
+    Noisy,
+    Preserving,
+    Uniform,
+)
+from fokker.runs import shipped
+from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
+from fokker.runs.folder import Checkpoint, build, read_checkpoint, write_checkpoint
+from fokker.runs.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
+from fokker.runs.toml import dumps, loads
 from fokker.samplers import Euler, Heun, karras
 from fokker.tasks.image import noisy
-from fokker.toml import dumps, loads
 from pathlib import Path
+from studies import results
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 LIMIT = LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm")
@@ -188,7 +198,7 @@ def test_settings_reach_the_flow():
 
 
 def test_the_sample_command(tmp_path, capsys, trained, monkeypatch):
-    monkeypatch.setattr("fokker.generation.WARMUP", 2)  # that tuning works is told elsewhere
+    monkeypatch.setattr("fokker.images.generate.WARMUP", 2)  # that tuning works is told elsewhere
     grid, array = tmp_path / "grid.png", tmp_path / "x.npy"
     main(["sample", str(trained), "-n", "4", "-o", str(grid), *FAST])
     assert read_png(grid).shape == (1, 26, 26)
@@ -247,7 +257,7 @@ def test_guidance_at_the_command_line(tmp_path, capsys, trained, monkeypatch):
 def test_a_place_that_cannot_be_written_is_told_before_drawing(
     tmp_path, capsys, trained, monkeypatch
 ):
-    monkeypatch.setattr("fokker.generation.generate", None)  # not called
+    monkeypatch.setattr("fokker.images.generate.generate", None)  # not called
     for out in (tmp_path / "none" / "x.png", tmp_path / "folder.npy"):
         (tmp_path / "folder.npy").mkdir(exist_ok=True)
         assert "file in a folder that exists" in fails(["sample", trained, "-o", out], capsys)

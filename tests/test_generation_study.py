@@ -7,19 +7,18 @@ import shutil
 import torch
 
 from dataclasses import replace
-from fokker import results, tables
-from fokker.cli import main
+from fokker.app.cli import main
 from fokker.data.picture import to_float
 from fokker.metrics import Extractor
-from fokker.runs import load, read_checkpoint, write_checkpoint
-from fokker.studies import generation
-from fokker.studies.generation.figures import along, draw_all, samplers
-from fokker.studies.generation.judging import nearest
-from fokker.studies.generation.working import gaps, images_of, snapshots_of
-from fokker.tables.images import draw_table
-from fokker.training import Diverged, Interrupted
+from fokker.runs.folder import load, read_checkpoint, write_checkpoint
+from fokker.runs.training import Diverged, Interrupted
 from matplotlib.axes import Axes
 from pathlib import Path
+from studies import generation, results, tables
+from studies.generation.figures import along, draw_all, samplers
+from studies.generation.judging import nearest
+from studies.generation.working import gaps, images_of, snapshots_of
+from studies.tables.images import draw_table
 
 pytestmark = pytest.mark.slow  # it trains, draws and judges
 
@@ -162,7 +161,7 @@ def test_ctrl_c_ends_the_study(tmp_path, monkeypatch, capsys):
     def stopped(*args, **options):
         raise Interrupted(tmp_path, 3)
 
-    monkeypatch.setattr("fokker.studies.generation.working.fit", stopped)
+    monkeypatch.setattr("studies.generation.working.fit", stopped)
     with pytest.raises(Interrupted):
         generation.train(PART, tmp_path)
     with pytest.raises(SystemExit) as stop:
@@ -174,7 +173,7 @@ def test_ctrl_c_ends_the_study(tmp_path, monkeypatch, capsys):
     def pressed(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fokker.studies.generation.working.train", pressed)
+    monkeypatch.setattr("studies.generation.working.train", pressed)
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "generation", "--data", MINI, "--quick", "--out", str(tmp_path / "s")])
     assert stop.value.code == 130 and "the same command goes on" in capsys.readouterr().err
@@ -184,7 +183,7 @@ def test_what_diverged_is_not_called_trained(tmp_path, monkeypatch, capsys):
     def lost(*args, **options):
         raise Diverged("diverged: the loss is not finite")
 
-    monkeypatch.setattr("fokker.studies.generation.working.fit", lost)
+    monkeypatch.setattr("studies.generation.working.fit", lost)
     args = ["reproduce", "generation", "--data", MINI, "--quick", "--out", str(tmp_path / "s")]
     for _ in range(2):  # and it is not tried again
         main([*args, "--stage", "train"])
@@ -328,7 +327,7 @@ def test_a_corrected_draw_has_float32_layers(study, tmp_path, monkeypatch):
 
     monkeypatch.setattr(generation.working, "suited", suited)
     monkeypatch.setattr(generation.working, "generate", generate)
-    monkeypatch.setattr("fokker.generation.WARMUP", 2)
+    monkeypatch.setattr("fokker.images.generate.WARMUP", 2)
     shutil.rmtree(folder / PART.name / "samples")
     generation.sample(PART, folder, replace(SETTINGS, kinds=("corrector", "steps")))
     assert set(seen) == {(0, torch.bfloat16), (1, torch.float32)}

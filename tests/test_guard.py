@@ -12,16 +12,16 @@ import torch
 
 from dataclasses import replace
 from fokker import load
-from fokker.checkpoints import Name, named, names, newest, read
-from fokker.config import Config, Network, Optimization, TableData, ToyData
+from fokker.app.report import write_report
 from fokker.energies import Quadratic
-from fokker.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
 from fokker.objectives import CD, PCD, LevelDCD, Noisy, ScoreMatching
-from fokker.report import write_report
-from fokker.state import State
+from fokker.runs.checkpoints import Name, named, names, newest, read
+from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
+from fokker.runs.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
+from fokker.runs.state import State
+from fokker.runs.toml import dumps, loads
+from fokker.runs.training import Diverged, Interrupted, fit
 from fokker.tasks.planar import ToyTask
-from fokker.toml import dumps, loads
-from fokker.training import Diverged, Interrupted, fit
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -262,7 +262,7 @@ def test_the_guard_is_saved_with_the_configuration():
 
 
 def test_hostile_settings_leave_no_silent_nan(tmp_path):
-    spec = importlib.util.spec_from_file_location("hostile", ROOT / "benchmarks/hostile.py")
+    spec = importlib.util.spec_from_file_location("hostile", ROOT / "studies/trust/hostile.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     some = dict(list(script.matrix())[::5])

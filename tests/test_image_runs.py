@@ -6,19 +6,19 @@ import shutil
 import torch
 
 from dataclasses import replace
-from fokker import figures, fit, load
-from fokker.cli import main
-from fokker.commands.train import TrainDenoising
-from fokker.config import Config, ImageData, Optimization, ResNet, UNet
+from fokker import fit, load
+from fokker.app.cli import main
+from fokker.app.train import TrainDenoising
 from fokker.data.picture import read_png, save_png, to_uint8
-from fokker.denoising import denoise
+from fokker.images.denoise import denoise
 from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
-from fokker.presets import IMAGE_METHODS, image_config
-from fokker.studies import denoising
+from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
+from fokker.runs.presets import IMAGE_METHODS, image_config
+from fokker.runs.toml import dumps, loads
+from fokker.runs.training import Interrupted
 from fokker.tasks.image import ImageTask, level_of, noisy
-from fokker.toml import dumps, loads
-from fokker.training import Interrupted
 from pathlib import Path
+from studies import denoising, figures
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 

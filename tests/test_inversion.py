@@ -6,7 +6,7 @@ import torch
 
 from conftest import three_modes
 from fokker import load
-from fokker.cli import main
+from fokker.app.cli import main
 from fokker.grid import Grid
 from fokker.samplers import invert, invert_anywhere
 

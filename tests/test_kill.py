@@ -6,7 +6,7 @@ import sys
 
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/kill.py"
+SCRIPT = Path(__file__).parents[1] / "studies/trust/kill.py"
 
 
 @pytest.mark.slow

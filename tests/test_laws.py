@@ -6,13 +6,13 @@ import torch
 
 from conftest import Diffused, standard_error, three_modes
 from fokker.checks import align
-from fokker.config import Config
 from fokker.derivatives import Exact
 from fokker.diffusions import VP
 from fokker.energies import Energy
 from fokker.evolution import Taylor, transition
 from fokker.objectives import Grid, LevelDCD, LogNormal, Preserving, Uniform, lens
-from fokker.toml import dumps, loads
+from fokker.runs.config import Config
+from fokker.runs.toml import dumps, loads
 from torch import Tensor
 
 S2, D = 0.5, 3  # the variance of the data, its dimension

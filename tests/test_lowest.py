@@ -7,7 +7,7 @@ import tomllib
 from packaging.requirements import Requirement
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/lowest.py"
+SCRIPT = Path(__file__).parents[1] / "studies/trust/lowest.py"
 spec = importlib.util.spec_from_file_location("lowest", SCRIPT)
 assert spec is not None and spec.loader is not None
 lowest = importlib.util.module_from_spec(spec)

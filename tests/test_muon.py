@@ -5,21 +5,22 @@ import runpy
 import torch
 
 from dataclasses import replace
-from fokker import fit, results, tables
-from fokker.cli import main
-from fokker.config import Config, ImageData, Network, Optimization, UNet
-from fokker.guard import finite
-from fokker.muon import Muon, orthogonal
+from fokker import fit
+from fokker.app.cli import main
+from fokker.compute.muon import Muon, orthogonal
+from fokker.compute.ranks import Ranks
+from fokker.compute.stack import rate_at, train_stack
 from fokker.networks import UNetEnergy
 from fokker.objectives import DCD, Denoising
-from fokker.ranks import Ranks
-from fokker.runs import read_checkpoint
-from fokker.stack import rate_at, train_stack
-from fokker.state import State, step_generator
+from fokker.runs.config import Config, ImageData, Network, Optimization, UNet
+from fokker.runs.folder import read_checkpoint
+from fokker.runs.guard import finite
+from fokker.runs.state import State, step_generator
+from fokker.runs.toml import dumps, loads
+from fokker.runs.training import Interrupted
 from fokker.tasks import task_of
-from fokker.toml import dumps, loads
-from fokker.training import Interrupted
 from pathlib import Path
+from studies import results, tables
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 
@@ -160,7 +161,7 @@ def test_the_option(capsys, monkeypatch):
         seen.append(config.optimization.muon)
         raise ValueError("enough")
 
-    monkeypatch.setattr("fokker.training.fit", fit)
+    monkeypatch.setattr("fokker.runs.training.fit", fit)
     for given in ([], ["--muon", "0"], ["--muon", "0.5"], ["--muon", "-1"]):
         with pytest.raises(SystemExit):
             main(["train", "generation", "--data", MINI, *given])
@@ -168,7 +169,7 @@ def test_the_option(capsys, monkeypatch):
     assert "muon to be a finite number > 0, got -1" in capsys.readouterr().err
 
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/optimizers.py"
+SCRIPT = Path(__file__).parents[1] / "studies/optimizers.py"
 FEW = ["--data", MINI, "--steps", "1", "--width", "8", "--batch", "2", "--images", "4"]
 
 
@@ -191,7 +192,7 @@ def test_the_benchmark(monkeypatch, tmp_path):
 
 def test_the_table_of_optimizers(tmp_path):
     text, out = "<!-- results:optimizers -->\n<!-- /results -->", tmp_path / "results/o.json"
-    assert "Not measured yet: `python benchmarks/optimizers.py" in tables.render(text, tmp_path)
+    assert "Not measured yet: `python studies/optimizers.py" in tables.render(text, tmp_path)
     row = lambda kind, steps, error: {
         "optimizer": kind, "rate": 0.01, "steps": steps, "error": error
     }  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 
 from fokker import networks
 from fokker.analytic import Gaussian
+from fokker.compute.step import Step
 from fokker.derivatives import LAPLACIANS, gradient
 from fokker.diffusions import EDM, VP, Langevin
 from fokker.energies import Energy, Quadratic
@@ -48,7 +49,6 @@ from fokker.objectives import (
     Uniform,
 )
 from fokker.objectives.levels import FORMS
-from fokker.step import Step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

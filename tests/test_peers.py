@@ -10,7 +10,7 @@ from torchebm.couplings.ot import _sinkhorn_log
 
 @pytest.fixture(scope="module")
 def peers():
-    path = Path(__file__).parents[1] / "benchmarks" / "peers.py"
+    path = Path(__file__).parents[1] / "studies" / "peers.py"
     spec = importlib.util.spec_from_file_location("peers", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -10,11 +10,12 @@ import sys
 import torch
 
 from dataclasses import dataclass, replace
-from fokker import cli, fit, metrics
-from fokker.checkpoints import named, newest, read
-from fokker.config import Config, ImageData, Network, Optimization, ToyData, UNet
+from fokker import fit, metrics
+from fokker.app import cli
+from fokker.compute.ranks import ALONE, Ranks, join, mark_of
+from fokker.compute.step import Step
 from fokker.data.picture import read_png
-from fokker.generation import Sampling, bits_of, generate
+from fokker.images.generate import Sampling, bits_of, generate
 from fokker.networks import MLP
 from fokker.objectives import (
     OBJECTIVES,
@@ -27,15 +28,15 @@ from fokker.objectives import (
     ScoreMatching,
     Share,
 )
-from fokker.ranks import ALONE, Ranks, join, mark_of
-from fokker.state import State, step_generator
-from fokker.step import Step
+from fokker.runs.checkpoints import named, newest, read
+from fokker.runs.config import Config, ImageData, Network, Optimization, ToyData, UNet
+from fokker.runs.state import State, step_generator
+from fokker.runs.toml import dumps
 from fokker.tasks import task_of
-from fokker.toml import dumps
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "benchmarks/rank_equality.py"
+SCRIPT = ROOT / "studies/trust/rank_equality.py"
 
 
 @pytest.fixture(scope="module")

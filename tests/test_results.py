@@ -6,14 +6,13 @@ import pytest
 import subprocess
 import sys
 
-from fokker import results, tables
-from fokker.cli import main
+from fokker.app.cli import main
 from fokker.data import PLANAR
-from fokker.studies import denoising
-from fokker.tables.cost import growth_table
-from fokker.tables.images import GOALS
 from fokker.tasks.image import LEVELS
 from pathlib import Path
+from studies import denoising, results, tables
+from studies.tables.cost import growth_table
+from studies.tables.images import GOALS
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,7 +6,7 @@ import torch
 import weakref
 
 from fokker import fit
-from fokker.config import Config, Network, Optimization, ToyData
+from fokker.compute.step import Gradients, Step
 from fokker.networks import MLP
 from fokker.objectives import (
     OBJECTIVES,
@@ -19,13 +19,13 @@ from fokker.objectives import (
     interleave,
 )
 from fokker.objectives.levels import FORMS
-from fokker.step import Gradients, Step
-from fokker.toml import dumps, loads
+from fokker.runs.config import Config, Network, Optimization, ToyData
+from fokker.runs.toml import dumps, loads
 from pathlib import Path
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/rank_equality.py"
+SCRIPT = Path(__file__).parents[1] / "studies/trust/rank_equality.py"
 spec = importlib.util.spec_from_file_location("rank_equality", SCRIPT)
 script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)

@@ -4,10 +4,10 @@ import importlib.util
 import torch
 
 from dataclasses import replace
-from fokker.config import Network, Optimization
+from fokker.runs.config import Network, Optimization
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/soak.py"
+SCRIPT = Path(__file__).parents[1] / "studies/trust/soak.py"
 spec = importlib.util.spec_from_file_location("soak", SCRIPT)
 assert spec is not None and spec.loader is not None
 soak = importlib.util.module_from_spec(spec)

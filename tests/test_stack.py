@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from dataclasses import replace
-from fokker.config import Network, Optimization
+from fokker.compute.stack import decay_at, rate_at, train_stack
 from fokker.objectives import CD, DCD, OBJECTIVES, PCD, MultiTimeDCD, ScoreMatching
-from fokker.stack import decay_at, rate_at, train_stack
-from fokker.studies.toy import Float32
+from fokker.runs.config import Network, Optimization
+from studies.toy import Float32
 
 NETWORK = Network(width=12, layers=3, features=4, confine=0.7)
 QUICK = Optimization(steps=6, batch=32)

@@ -4,9 +4,11 @@ import linecache
 import pytest
 import torch
 
-from fokker import graphs
-from fokker import step as module
-from fokker.graphs import Captured
+from fokker.compute import graphs
+from fokker.compute import step as module
+from fokker.compute.graphs import Captured
+from fokker.compute.step import Step
+from fokker.compute.tracing import trace
 from fokker.networks import MLP, WideResNet
 from fokker.objectives import (
     CD,
@@ -21,8 +23,6 @@ from fokker.objectives import (
     ScoreMatching,
     SlicedScoreMatching,
 )
-from fokker.step import Step
-from fokker.tracing import trace
 from torch import nn
 from torch.fx.graph_module import _loader
 from types import SimpleNamespace

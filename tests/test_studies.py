@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from dataclasses import replace
-from fokker import presets, results
-from fokker.cli import main
-from fokker.config import Network, Optimization
+from fokker.app.cli import main
 from fokker.evolution import Taylor
 from fokker.objectives import DCD, ScoreMatching
-from fokker.studies import mixtures, sweep, toy
+from fokker.runs import presets
+from fokker.runs.config import Network, Optimization
 from pathlib import Path
+from studies import mixtures, results, sweep, toy
 
 ROOT = Path(__file__).parents[1]
 NETWORK = Network(width=8, layers=3, confine=0.7)

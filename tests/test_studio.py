@@ -13,19 +13,20 @@ import runpy
 import torch
 import warnings
 
-from fokker import cli, load
+from fokker import load
 from fokker.analytic import Gaussian
-from fokker.config import Config, Network, Optimization, TableData, ToyData
+from fokker.app import cli
 from fokker.energies import Energy, Quadratic
 from fokker.objectives import OBJECTIVES, MultiTimeDCD, Objective, ScoreMatching
+from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
+from fokker.runs.toml import REGISTRIES, decode, encode
+from fokker.runs.training import Interrupted, fit
 from fokker.studio import request, server
 from fokker.studio.export import export, script
 from fokker.studio.form import describe, first_sentence, presets
 from fokker.studio.server import HOSTS, STATIC, app
 from fokker.studio.view import View, pack
 from fokker.studio.worker import AHEAD, KEPT, Worker
-from fokker.toml import REGISTRIES, decode, encode
-from fokker.training import Interrupted, fit
 from pathlib import Path
 
 with warnings.catch_warnings():

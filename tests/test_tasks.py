@@ -12,16 +12,16 @@ import torch
 from dataclasses import replace
 from fokker import fit, load
 from fokker.analytic import GaussianMixture
-from fokker.cli import main
-from fokker.commands.judge import judgement
-from fokker.config import Network, Optimization, TableData
+from fokker.app.cli import main
+from fokker.app.judge import judgement
+from fokker.app.report import write_report
 from fokker.data.table import read_table
 from fokker.energies import Quadratic
-from fokker.presets import table_config
-from fokker.report import write_report
-from fokker.runs import read_checkpoint
+from fokker.runs.config import Network, Optimization, TableData
+from fokker.runs.folder import read_checkpoint
+from fokker.runs.presets import table_config
+from fokker.runs.training import Diverged, Interrupted
 from fokker.tasks import TableEnergy, TableTask
-from fokker.training import Diverged, Interrupted
 
 MEANS = torch.tensor([[0.0, 50.0, -3.0], [4.0, 90.0, 3.0]])
 SCALES = torch.tensor([0.5, 8.0, 1.0])

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from fokker import fit
-from fokker.cli import main
-from fokker.config import Config, Network, Optimization, ToyData
+from fokker.app.cli import main
 from fokker.objectives import ScoreMatching
-from fokker.tracking import tensorboard
+from fokker.runs.config import Config, Network, Optimization, ToyData
+from fokker.runs.tracking import tensorboard
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -44,7 +44,7 @@ def test_curves_are_those_of_the_metrics(tmp_path):
 
 def test_option_of_the_command(tmp_path, capsys, monkeypatch):
     pytest.importorskip("tensorboard")
-    monkeypatch.setattr("fokker.report.write_report", lambda run: run.path)  # takes seconds
+    monkeypatch.setattr("fokker.app.report.write_report", lambda run: run.path)  # takes seconds
     few = ["--steps", "2", "--batch", "16", "--width", "8"]
     main(["train", "toy", *few, "--out", str(tmp_path), "--tensorboard"])
     assert curves(tmp_path)["loss"].keys() == {2}

@@ -14,15 +14,16 @@ import torch
 
 from contextlib import contextmanager
 from dataclasses import replace
-from fokker import state, step, training
-from fokker.cli import main
-from fokker.config import Config, Network, Optimization, TableData, ToyData
+from fokker.app.cli import main
+from fokker.app.report import write_report
+from fokker.compute import step
 from fokker.metrics import evaluate_planar
 from fokker.objectives import CD, PCD, MultiTimeDCD
-from fokker.report import write_report
-from fokker.runs import VERSION, load, read_checkpoint
-from fokker.toml import dumps
-from fokker.training import Diverged, Interrupted, fit
+from fokker.runs import state, training
+from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
+from fokker.runs.folder import VERSION, load, read_checkpoint
+from fokker.runs.toml import dumps
+from fokker.runs.training import Diverged, Interrupted, fit
 
 CONFIG = Config(
     ToyData("moons"),

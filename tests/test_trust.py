@@ -2,8 +2,8 @@ r"""The record of checks, and its table."""
 
 import pytest
 
-from fokker import results, tables
-from fokker.trust import record
+from studies import results, tables
+from studies.trust import record
 
 ROW = {"value": 3, "unit": "kills survived", "detail": "3 kills in 1 run"}
 

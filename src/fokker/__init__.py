@@ -15,8 +15,8 @@ from . import (
 )
 from .derivatives import score
 from .energies import Energy, LogDensity
-from .runs import load
-from .training import fit
+from .runs.folder import load
+from .runs.training import fit
 
 __all__ = [
     "Energy",

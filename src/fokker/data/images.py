@@ -28,7 +28,15 @@ from torch import Tensor
 
 from . import cache
 from .picture import SIDE, as_channels, decode, describe, read_bytes, to_float
-from .sources import SETS, SPLITS, files_of, fingerprint, from_hub, locate, name_of
+from .sources import (
+    SETS,
+    SPLITS,
+    files_of,
+    fingerprint,
+    from_hub,
+    locate,
+    name_of,
+)
 from .. import checks
 
 VERSION = 1  # of what is cached

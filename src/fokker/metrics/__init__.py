@@ -9,7 +9,15 @@ from .density import (
     log_normalizer,
     score_matching_loss,
 )
-from .fid import FID, KID, Statistics, fid_between, frechet, kid_between, statistics
+from .fid import (
+    FID,
+    KID,
+    Statistics,
+    fid_between,
+    frechet,
+    kid_between,
+    statistics,
+)
 from .inception import Extractor, load_inception
 from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
 from .quality import Quality, Reference, described, judge_images, reference_of

@@ -4,7 +4,7 @@ The moments of the features of a whole set, in float64, and the features of :mat
 for the kernel distance are kept in the cache (`fokker.data.cache`) under the hash of the pixels, the
 weights of the network and the convention: they are computed once a set.
 
-Features of generated images are shared out over ranks (`fokker.ranks`): each computes those of its images,
+Features of generated images are shared out over ranks (`fokker.compute.ranks`): each computes those of its images,
 and their moments are merged.
 """
 
@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from .fid import FID, KID, Statistics, fid_between, kid_between, statistics
 from .inception import Extractor
+from ..compute.ranks import ALONE, Ranks
 from ..data import cache
 from ..data.images import Images
-from ..ranks import ALONE, Ranks
 
 VERSION = 1  # of what is kept
 KERNEL = 10_000  # images whose features are kept, for the kernel distance

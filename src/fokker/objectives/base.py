@@ -18,7 +18,7 @@ whole batch. The rows of every random draw and of the state are shared in the sa
 of rows (the moments of a batch, its first rows) is taken of the whole batch, which every rank has.
 
 **Slices.** A share can be cut again in the same way, into slices that one device takes one after another
-(`fokker.step`): slice s of S of rank r of R is the share of rank r + R s of R S.
+(`fokker.compute.step`): slice s of S of rank r of R is the share of rank r + R s of R S.
 """
 
 __all__ = ["WHOLE", "Objective", "Output", "Share", "interleave"]

@@ -17,7 +17,15 @@ from torch import Tensor
 from .base import Objective, Output
 from .. import checks
 from ..checks import dot
-from ..derivatives import EnergyLike, Exact, Hutchinson, Laplacian, curvature, gradient, probe
+from ..derivatives import (
+    EnergyLike,
+    Exact,
+    Hutchinson,
+    Laplacian,
+    curvature,
+    gradient,
+    probe,
+)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from torch import Tensor
 from typing import Any
 
 from ..checks import constant
+from ..compute.tracing import Traced, trace
 from ..derivatives import gradient
-from ..tracing import Traced, trace
 
 Conditional = Callable[[Tensor, Tensor], Tensor]
 
@@ -60,7 +60,7 @@ class Field:
     r"""Creates the field of a time-dependent energy.
 
     Compiled, each derivative becomes one flat graph at the first call for points of a shape
-    (`fokker.tracing`) and is kept: hand the same field to all runs.
+    (`fokker.compute.tracing`) and is kept: hand the same field to all runs.
 
     Arguments:
         energy: The energy, from points :math:`(B, *)` and a level :math:`()` to :math:`(B)`.

@@ -14,9 +14,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, TableData
-from ..runs import read_config, write_text
-from ..toml import dumps
+from ..runs.config import Config, TableData
+from ..runs.folder import read_config, write_text
+from ..runs.toml import dumps
 
 WIDTH = 88
 
@@ -25,8 +25,7 @@ def classes(value: Any) -> dict[str, set[str]]:
     r"""Returns the names of the dataclasses in a configuration, by the module to import from."""
     found: dict[str, set[str]] = {}
     if dataclasses.is_dataclass(value):
-        module = ".".join(type(value).__module__.split(".")[:2])
-        found.setdefault(module, set()).add(type(value).__name__)
+        found.setdefault(type(value).__module__, set()).add(type(value).__name__)
         for field in dataclasses.fields(value):
             for name, more in classes(getattr(value, field.name)).items():
                 found.setdefault(name, set()).update(more)
@@ -68,7 +67,7 @@ def script(config: Config, step: int) -> str:
     if whole:
         fit = 'run = fokker.fit(config, here / "again")'
     else:
-        imports.append("from fokker.training import Interrupted")
+        imports.append("from fokker.runs.training import Interrupted")
         fit = (
             f"try:  # it was stopped after step {step}\n"
             f'    fokker.fit(config, here / "again", watch=lambda step, *_: step == {step})\n'

@@ -1,7 +1,7 @@
 r"""Forms: the typed settings of a run, described so that a page can show and send them back.
 
 The dataclasses are the one source: their fields, types, defaults and documentation become a tree of
-plain values, and what comes back is the image that `fokker.toml` reads. A field is described by
+plain values, and what comes back is the image that `fokker.runs.toml` reads. A field is described by
 
 =============  ==============================================================================
 `type`         `number`, `integer`, `flag`, `choice`, or `kind` where one of several classes,
@@ -25,10 +25,10 @@ import typing
 from functools import cache
 from typing import Any, Literal
 
-from ..config import Network, Optimization
 from ..objectives import DCD, Objective
-from ..presets import PRESETS, table_config
-from ..toml import alternatives, encode, kinds
+from ..runs.config import Network, Optimization
+from ..runs.presets import PRESETS, table_config
+from ..runs.toml import alternatives, encode, kinds
 
 PLAIN: dict[Any, str] = {float: "number", int: "integer", bool: "flag"}
 # needs the Langevin diffusion, which has no plain image; CD is the two together

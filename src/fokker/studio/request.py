@@ -1,7 +1,7 @@
 r"""Requests: what a page asks for, checked before anything is built from it.
 
 Nothing of a request is trusted. Text becomes plain values, plain values become a `Config` through
-`fokker.toml`, which knows every name and type, and its numbers must lie within the bounds below,
+`fokker.runs.toml`, which knows every name and type, and its numbers must lie within the bounds below,
 which keep one step of training under a second or so. A page cannot name files, devices or folders.
 Every fault is a `ValueError` with one line that says what was expected.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import checks
-from ..config import Config, Network, Optimization, TableData, ToyData
 from ..objectives import OBJECTIVES, Objective
-from ..toml import decode
+from ..runs.config import Config, Network, Optimization, TableData, ToyData
+from ..runs.toml import decode
 
 LIMIT = 256 * 1024  # bytes of a message
 DIGITS = 1000  # of an integer; Python itself refuses more than 4300

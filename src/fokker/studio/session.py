@@ -23,9 +23,9 @@ from typing import Any
 from .export import export
 from .request import SIDES, integer, only, parse, read
 from .worker import work
-from ..config import Config, TableData
-from ..runs import write_text
-from ..toml import kind_of
+from ..runs.config import Config, TableData
+from ..runs.folder import write_text
+from ..runs.toml import kind_of
 
 SPAWN = multiprocessing.get_context("spawn")  # torch has threads, which a fork would break
 Send = Callable[[Any], Awaitable[None]]

@@ -29,12 +29,12 @@ from typing import Any
 
 from .. import checks
 from ..analytic import GaussianMixture
-from ..config import Config
 from ..derivatives import EnergyLike, Exact, score, value
 from ..energies import Energy
 from ..grid import Grid
 from ..metrics import fisher_gap
 from ..objectives.cd import langevin
+from ..runs.config import Config
 from ..samplers import MALA
 from ..tasks import TableTask, ToyTask, task_of
 

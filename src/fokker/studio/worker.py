@@ -30,10 +30,10 @@ from torch import Tensor
 from typing import Any
 
 from .view import View
-from ..checkpoints import first_line
-from ..config import Config
-from ..runs import build
-from ..training import Interrupted, fit
+from ..runs.checkpoints import first_line
+from ..runs.config import Config
+from ..runs.folder import build
+from ..runs.training import Interrupted, fit
 
 AHEAD = 3  # frames on their way
 KEPT = 120  # weights of earlier steps

@@ -4,7 +4,7 @@ from .base import Task
 from .image import ImageTask
 from .planar import ToyTask
 from .table import TableEnergy, TableTask, energies
-from ..config import Config, TableData, ToyData
+from ..runs.config import Config, TableData, ToyData
 
 __all__ = ["ImageTask", "TableEnergy", "TableTask", "Task", "ToyTask", "energies", "task_of"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any
 
+from ..compute.ranks import ALONE, Ranks
 from ..energies import Energy
-from ..ranks import ALONE, Ranks
 
 
 class Task(abc.ABC):

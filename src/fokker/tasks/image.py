@@ -2,9 +2,9 @@ r"""The task of a set of images.
 
 Training images are drawn at random from the training split, kept on the device as bytes; an energy
 is judged by denoising images of the test split at three levels, by the mean over images of the RMSE,
-pixels in [−1, 1] (`fokker.denoising`, without clipping). An energy of one level is judged by its
+pixels in [−1, 1] (`fokker.images.denoise`, without clipping). An energy of one level is judged by its
 one-step rule. The number of images is small while training; a study judges on more. Each rank denoises
-its share of them (`fokker.ranks`), with the noise that one rank would give them.
+its share of them (`fokker.compute.ranks`), with the noise that one rank would give them.
 
 An energy of every level may leave a **preview** in `previews/step-K.png` at each evaluation: samples of
 one seed, so that their change shows what training does. It is drawn after the run is saved.
@@ -19,15 +19,15 @@ from pathlib import Path
 from torch import Tensor
 
 from .base import Task
-from ..config import ImageData
+from ..compute.ranks import ALONE, Ranks
 from ..data.images import Images, read_images
 from ..data.picture import save_png, to_float
 from ..data.sources import SPLITS
-from ..denoising import denoise, rmse
 from ..energies import Energy
+from ..images.denoise import denoise, rmse
 from ..objectives import Denoising, LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
-from ..ranks import ALONE, Ranks
+from ..runs.config import ImageData
 from ..samplers import Heun
 
 LEVELS = (0.3, 0.6, 0.9)  # the paper's

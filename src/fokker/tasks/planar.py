@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Task
+from ..compute.ranks import ALONE, Ranks
 from ..data import Planar
 from ..energies import Energy
 from ..metrics import evaluate_planar
-from ..ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)

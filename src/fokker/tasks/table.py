@@ -28,12 +28,12 @@ from typing import Any
 from .base import Task
 from ..analytic import GaussianMixture
 from ..checks import brief
-from ..config import TableData
+from ..compute.ranks import ALONE, Ranks
 from ..data.table import Standardize, read_table, split
 from ..derivatives import EnergyLike, Hutchinson, value
 from ..energies import Energy
 from ..metrics import log_normalizer, score_matching_loss
-from ..ranks import ALONE, Ranks
+from ..runs.config import TableData
 
 FEW = 3  # rows whose mean says little
 COLUMNS = 1024  # at most: the proposal for Z has a matrix of them for each center

@@ -1,0 +1,1 @@
+r"""Jobs on images with a given energy: denoise and generate."""

@@ -1,0 +1,382 @@
+r"""Images from an energy of every level, and their likelihood.
+
+Samples come down the probability-flow ODE (`fokker.samplers.flow`) from noise of level
+:math:`\sigma_{max}`; they are clipped to [−1, 1] and rounded to bytes, as the data were. The paper's
+settings are 18 Heun steps from 80 to 0.01, EDM's from 80 to 0.002. The corrector's step is
+:math:`3 D^{-1/3}` of the variance of the level at first, and tuned on 64 samples at each level.
+
+**Image i of a seed is one image**, whatever the batch, the number of images, and the call that makes
+it: it has random numbers of its own. Batches of another size may round differently in the last bit
+of a float, and so, rarely, in a byte. So ranks share images out (`fokker.compute.ranks`): each draws some, and has
+them all. The corrector is tuned on rank 0. A likelihood is shared out by batches, as the steps of its solver
+suit a batch: its figures are those of one rank.
+
+**What cannot be sampled** is refused: an energy of one level; weights that no step has changed; and
+an energy that diverged, whose score is not finite or whose samples are far from any image.
+"""
+
+__all__ = [
+    "FAR",
+    "DivergedEnergy",
+    "Generated",
+    "Sampling",
+    "bits_of",
+    "check_trained",
+    "generate",
+    "guide_for",
+    "guided",
+    "residuals_of",
+    "suited",
+    "tuned",
+]
+
+import math
+import time
+import torch
+import warnings
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from torch import Tensor
+from typing import Any, Literal, NamedTuple
+
+from .. import checks
+from ..compute.ranks import ALONE, Ranks
+from ..data.picture import to_float, to_uint8
+from ..data.sources import name_of
+from ..derivatives import Hutchinson, probe
+from ..energies import Energy
+from ..metrics import (
+    bits_per_dimension,
+    dequantize,
+    fokker_planck_residual,
+    log_likelihood,
+)
+from ..networks import UNetDenoiser, UNetEnergy
+from ..runs.config import ImageData, UNet
+from ..runs.folder import Run, build, load
+from ..samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, Guided, karras
+from ..samplers.guidance import check_weight
+from ..tasks.image import LEVELS, noisy
+
+FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
+GUIDANCE = 1.5  # the weight of guidance where none is given
+WARMUP = 20  # transitions at each level that tune the corrector
+
+
+@dataclass(frozen=True)
+class Sampling:
+    r"""How images are drawn."""
+
+    sampler: Literal["heun", "euler", "multistep"] = "heun"
+    """The method: heun (two evaluations a step, error of second order), euler (one, of first order) or
+    multistep (one, of second order)."""
+    steps: int = 18
+    """The number of steps."""
+    sigma_min: float = 0.002
+    """The last noise level."""
+    sigma_max: float = 80.0
+    """The first noise level."""
+    rho: float = 7.0
+    """The exponent of EDM's ladder: the larger, the more levels are low."""
+    churn: float = 0.0
+    """The total of fresh noise, EDM's S_churn; none if zero."""
+    corrector: int = 0
+    """The number of MALA transitions at each level, accepted by the energy; none if zero."""
+
+    def __post_init__(self) -> None:
+        checks.not_negative(churn=self.churn)
+        if not isinstance(self.corrector, int) or self.corrector < 0:
+            raise ValueError(f"expected corrector to be an integer >= 0, got {self.corrector!r}")
+        if self.sampler == "multistep" and (self.churn or self.corrector):
+            what = "churn" if self.churn else "corrector"
+            raise ValueError(
+                f"expected {what} 0 with multistep, which goes by the step before, got"
+                f" {getattr(self, what)}; heun has both"
+            )
+        self.flow(1)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        r"""The options that are not as they are by default, as they are given."""
+        names = (f.name for f in fields(self) if getattr(self, f.name) != f.default)
+        return tuple(f"--{name.replace('_', '-')}" for name in names)
+
+    def flow(self, dimension: int) -> Flow:
+        r"""Returns the sampler of images of a dimension, its corrector not tuned yet."""
+        checks.one_of(tuple(FLOWS), sampler=self.sampler)
+        levels = karras(self.steps, self.sigma_min, self.sigma_max, self.rho)
+        churn = None if self.churn == 0 else Churn(self.churn)
+        corrector = None
+        if self.corrector:
+            size = 3 * dimension ** (-1 / 3)
+            corrector = Corrector(MALA(size, warmup=WARMUP), self.corrector)
+        return FLOWS[self.sampler](levels, churn, corrector)
+
+
+class DivergedEnergy(ValueError):
+    r"""The samples of an energy are no images."""
+
+
+class Generated(NamedTuple):
+    r"""Images that were drawn."""
+
+    images: Tensor  # (n, C, H, W), bytes, on the CPU
+    evaluations: int  # of the network, an image
+    acceptance: float | None  # of the corrector
+    seconds: float  # without tuning and, but for the first batch, compilation
+
+
+def suited(run: Run, device: torch.device | str, exact: bool = False) -> Energy:
+    r"""Returns the energy of a run on a device, with layers in the precision of its configuration, or
+    float32: on a CPU, which is slow at less, and where it is to be exact.
+
+    Arguments:
+        run: The run.
+        device: The device.
+        exact: Whether values of the energy count, as they do for an acceptance or a likelihood: in
+            bfloat16 they are off by nats.
+    """
+    network = run.config.network
+    if exact and isinstance(run.energy, UNetDenoiser):
+        raise ValueError(
+            f"expected an energy, whose values are asked for, got {run.path}, a denoiser"
+        )
+    if isinstance(network, UNet):
+        wide = exact or torch.device(device).type == "cpu"
+        for module in run.energy.modules():
+            if isinstance(module, UNetEnergy):
+                module.dtype = torch.float32 if wide else getattr(torch, network.precision)
+    return run.energy.to(device)
+
+
+def check_trained(run: Run) -> None:
+    r"""Raises unless a run is an energy of images at every level that some step has changed."""
+    inner = run.energy
+    if not isinstance(inner, UNetEnergy | UNetDenoiser):
+        raise ValueError(
+            f"expected an energy of images at every noise level to draw from, got {run.path},"
+            f" a {type(inner).__name__}"
+        )
+    start = build(run.config, run.shape).state_dict()
+    if all(torch.equal(v.cpu().to(start[k]), start[k]) for k, v in inner.state_dict().items()):
+        raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
+
+
+def guide_for(run: Run, name: str | None, weight: float | None) -> tuple[Run, float] | None:
+    r"""Returns the guide of a run and its weight, `None` if there is none; or raises, before anything is
+    computed.
+
+    Arguments:
+        run: A run on images.
+        name: The folder or the name of the guide.
+        weight: The weight of guidance; `GUIDANCE` if not given.
+    """
+    if name is None:
+        if weight is not None:
+            raise ValueError(f"expected --guide with --guidance, got --guidance {weight:g} alone")
+        return None
+    weight = check_weight(GUIDANCE if weight is None else weight)
+    if not isinstance(run.config.data, ImageData):
+        raise ValueError(f"expected a run on images for --guide, got {run.path}")
+    guide = load(name)
+    check_trained(guide)
+    if guide.shape != run.shape:
+        raise ValueError(
+            f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
+            f" {guide.shape}"
+        )
+    mine, theirs = run.config.data, guide.config.data
+    assert isinstance(mine, ImageData) and isinstance(theirs, ImageData)
+    own, other = name_of(mine.source), name_of(theirs.source)
+    if own != other:
+        warnings.warn(
+            f"expected a guide of the same images, {own}, got {guide.path}, one of {other}",
+            stacklevel=2,
+        )
+    return guide, weight
+
+
+def guided(
+    run: Run, guide: Run, weight: float, device: torch.device | str, exact: bool = False
+) -> Guided:
+    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), both
+    as `suited` has them."""
+    own = (suited(run, device, exact), suited(guide, device, exact))
+    return Guided(*own, weight).to(device)
+
+
+@torch.no_grad()
+def generate(
+    energy: Any,
+    n: int,
+    shape: tuple[int, ...],
+    sampling: Sampling = Sampling(),
+    seed: int = 0,
+    batch: int = 256,
+    first: int = 0,
+    device: torch.device | str = "cpu",
+    flow: Flow | None = None,
+    ranks: Ranks = ALONE,
+) -> Generated:
+    r"""Returns n images of an energy of every level, on every rank.
+
+    Arguments:
+        energy: The energy, or its `Field`, which compiles once for all calls.
+        n: The number of images.
+        shape: The shape (C, H, W) of an image.
+        sampling: How they are drawn.
+        seed: The seed of the images.
+        batch: The number of images at once.
+        first: The index of the first image.
+        device: The device of the energy.
+        flow: The flow of the sampling, where it was tuned before.
+        ranks: The ranks that share out the images.
+    """
+    checks.positive_integer(n=n, batch=batch)
+    checks.seed(seed)
+    field = energy if isinstance(energy, Field) else Field(energy)
+    own = {"device": device, "dtype": torch.float32}
+    mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
+
+    def share(flow: Flow) -> tuple[Tensor, Tensor]:
+        r"""This rank's images; and of each, the mean size of a pixel and the acceptance."""
+        if not mine:
+            return torch.zeros(0, *shape, dtype=torch.uint8), torch.zeros(0, 2)
+        drawn = flow.run(field, len(mine), shape, source, batch, first + mine.start, **own)
+        sizes = drawn.samples.abs().flatten(1).mean(1)
+        rates = torch.zeros_like(sizes) if drawn.acceptance is None else drawn.acceptance.mean(0)
+        return to_uint8(drawn.samples).cpu(), torch.stack([sizes, rates], 1).cpu()
+
+    try:
+        if flow is None:
+            flow = tuned(field, shape, sampling, seed, device, ranks)
+        clock = time.perf_counter()
+        images, found = ranks.each(partial(share, flow))
+    except FloatingPointError as error:
+        raise DivergedEnergy(
+            f"expected an energy that did not diverge, got one that did: {error}"
+        ) from None
+    images = ranks.collect(images)
+    seconds = time.perf_counter() - clock
+    size, rate = ranks.collect(found).mean(0).tolist()
+    if not size < FAR:
+        raise DivergedEnergy(
+            "expected an energy that did not diverge, and steps enough, got samples whose mean pixel"
+            f" has size {size:.3g}, at most 1 by right"
+        )
+    return Generated(images, flow.evaluations, rate if flow.corrector else None, seconds)
+
+
+def tuned(
+    field: Field,
+    shape: tuple[int, ...],
+    sampling: Sampling,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    ranks: Ranks = ALONE,
+) -> Flow:
+    r"""Returns the flow of a sampling, with the step sizes at which its corrector meets its target, found
+    by rank 0."""
+    flow = sampling.flow(math.prod(shape))
+    if flow.corrector is None:
+        return flow
+    # samples of their own: image i does not depend on what was tuned with it
+    generator = torch.Generator().manual_seed((seed + 2**31) % 2**63)
+    eager = Field(field.energy)  # of another batch than the samples
+
+    def sizes() -> list[float]:
+        found = flow.tune(eager, shape, generator, device=device, dtype=torch.float32).corrector
+        return [] if found is None else list(found.step_sizes)
+
+    return replace(flow, corrector=replace(flow.corrector, step_sizes=ranks.once(sizes)))
+
+
+def bits_of(
+    energy: Energy,
+    pixels: Tensor,
+    train: Tensor,
+    sampling: Sampling = Sampling(),
+    batch: int = 64,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    tolerance: float = 1e-4,
+    ranks: Ranks = ALONE,
+) -> tuple[float, float]:
+    r"""Returns the mean bits a dimension of images, by the flow, and its standard error, on every rank.
+
+    The Laplacian is estimated with one probe an image (`fokker.metrics.likelihood`).
+
+    Arguments:
+        energy: The energy of every level.
+        pixels: Two images or more, bytes (N, C, H, W).
+        train: The training images, bytes, whose mean and variance the noisiest level has.
+        sampling: The first and the last level.
+        batch: The number of images at once.
+        seed: The seed of the dequantization and the probes.
+        device: The device of the energy.
+        tolerance: The error of a step of the solver.
+        ranks: The ranks that share out the batches.
+    """
+    if isinstance(energy, UNetDenoiser):
+        raise ValueError("expected an energy, to have a likelihood, got a denoiser")
+    if len(pixels) < 2:
+        raise ValueError(f"expected two images or more, to have an error, got {len(pixels)}")
+    clean = to_float(train[:10_000])
+    mean, variance = (v.to(device) for v in (clean.mean(0), clean.var(0)))
+    generator = torch.Generator(device).manual_seed(seed)
+    low, high = sampling.sigma_min, sampling.sigma_max
+    parts = pixels.split(batch)
+    mine = ranks.among(len(parts))
+
+    def share() -> Tensor:
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for k, part in enumerate(parts):
+            x = dequantize(to_float(part.to(device)), generator)
+            if k not in mine:
+                probe(x, "rademacher", generator)  # what the likelihood of another rank draws
+                continue
+            out = log_likelihood(energy, x, low, high, mean, variance, 1, generator, tolerance)
+            bits = bits_per_dimension(out.log_prob, math.prod(x.shape[1:]))
+            found.append(bits.double().cpu())
+        return torch.cat(found)
+
+    bits = ranks.collect(ranks.each(share))
+    return float(bits.mean()), float(bits.std() / math.sqrt(len(bits)))
+
+
+def residuals_of(
+    energy: Energy,
+    pixels: Tensor,
+    batch: int = 64,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> dict[float, float]:
+    r"""Returns the variance of :math:`\sigma^2 R` over noisy images, in nats squared, by the level.
+
+    R is the Fokker–Planck residual (`fokker.metrics.residual`), the same at all images if the energies
+    of neighboring levels fit together. Its Laplacian is estimated twice with one probe each: the
+    covariance of both estimates is free of the noise of the probes, and may come out below zero.
+
+    Arguments:
+        energy: The energy of every level.
+        pixels: Two images or more, bytes (N, C, H, W).
+        batch: The number of images at once, three or more.
+        seed: The seed of the noise and the probes.
+        device: The device of the energy.
+    """
+    if isinstance(energy, UNetDenoiser):
+        raise ValueError("expected an energy, to have a residual, got a denoiser")
+    checks.at_least(2, images=len(pixels))
+    checks.at_least(3, batch=batch)
+    generator = torch.Generator(device).manual_seed(checks.seed(seed))
+    found = {}
+    for sigma in LEVELS:
+        x = noisy(to_float(pixels.to(device)), sigma, seed)
+        pairs = []
+        for part in x.tensor_split(math.ceil(len(x) / batch)):
+            own = (energy, part, sigma, Hutchinson(1), generator)
+            both = [fokker_planck_residual(*own).values.double() for _ in range(2)]
+            pairs.append(sigma**2 * torch.stack(both))
+        found[sigma] = float(torch.cov(torch.cat(pairs, 1))[0, 1])
+    return found

@@ -1,0 +1,1 @@
+r"""Runs: configuration, training, checkpoints and the run folder."""

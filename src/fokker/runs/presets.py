@@ -1,0 +1,309 @@
+r"""Presets: the settings of the paper, and our own.
+
+`paper`: what the appendix states. Adam (0.9, 0.99) at a constant rate of 1e-3, no average of the
+weights, batch 1,000, 5,000 steps, the plain network 2-300-300-300-1 with GELU; DCD with t = 5e-4
+and :math:`G^2 = 1`, CD with 10 and PCD with 20 Langevin steps of 1e-3, a buffer of 10,000 and 5 % of
+the chains restarted. What the paper leaves open: the step of the chain is
+:math:`x - \tfrac{h}{2} \nabla E + \sqrt{h} z`; chains restart from a Gaussian with the moments of the
+batch; the sets are divided by 4; every batch is fresh.
+
+`fokker`: the same steps and batch, with 64 Fourier features, a confining quadratic of standard
+deviation 0.7, a cosine schedule and an average of the weights. Its `dcd` is the multi-time
+divergence; the other methods run under the same conditions, so that what differs is the objective.
+
+**Images.** `paper`: data with noise 0.3, WRN-16-8 on the grey sets and WRN-28-10 on the others, batch
+128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by Hutchinson's
+estimator, and CD with one Langevin step of 0.018; the number of steps, which the paper does not give,
+is 1,000, at a constant rate and without an average of the weights; `dcd-stein` and `dcd-path` change
+one thing each, the Laplacian and then the place of the bracket. `fokker`: one U-Net energy of every
+level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of
+finite step with its bracket along the path, `dcd-limit` its limit, which is denoising score matching.
+`reference` is the same U-Net as a plain denoiser, trained on as many images. On a GPU all run in
+bfloat16.
+
+**Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the
+paper and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last
+pooling; Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a mean it
+hardly learned; the step of the divergence, which `dcd` takes as in the denoising study, :math:`\delta =
+0.2 \sigma^2`, although that is too long (`fokker.objectives.levels`), and `dcd-limit` to zero; the
+weight of a level, :math:`\sigma^2`, that of the divergence itself where nothing is divided by its
+:math:`\delta`; rate, schedule, batch and an average of the weights, ours, since with the 2e-4 of its
+other image study it hardly learned at the start; the encoder, ours, at the same size. `fokker`: the
+full U-Net with inner product, weight `edm`, a cosine schedule; methods as for denoising, but for a step
+of :math:`0.02 \sigma^2`, which sampling through the levels asks for. Kernels and matrices inside the U-Net are
+moved by Muon (`fokker.compute.muon`) at 0.01, all else by Adam. The rates rise over the first 1,000 steps. Sizes:
+`SIZES`.
+"""
+
+__all__ = [
+    "GENERATION_METHODS",
+    "IMAGE_METHODS",
+    "LEVELS",
+    "PRESETS",
+    "SIZES",
+    "Preset",
+    "generation_config",
+    "image_config",
+    "preset",
+    "table_config",
+]
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..checks import unknown
+from .config import (
+    Config,
+    ImageData,
+    Network,
+    Optimization,
+    ResNet,
+    TableData,
+    ToyData,
+    UNet,
+)
+from ..derivatives import Hutchinson
+from ..evolution import MonteCarlo, Taylor
+from ..objectives import (
+    CD,
+    DCD,
+    PCD,
+    Denoising,
+    DenoisingScoreMatching,
+    EnergyDiscrepancy,
+    Grid,
+    LevelDCD,
+    LogNormal,
+    LogUniform,
+    MultiTimeDCD,
+    Noisy,
+    Objective,
+    Preserving,
+    RecoveryLikelihood,
+    ScoreMatching,
+    SlicedScoreMatching,
+    Uniform,
+)
+from ..objectives.levels import FORMS, WEIGHTS
+
+
+class Preset(NamedTuple):
+    r"""A network, an optimization, and the objectives that run with them, by method."""
+
+    network: Network
+    optimization: Optimization
+    objectives: dict[str, Objective]
+
+
+PRESETS: dict[str, Preset] = {
+    "paper": Preset(
+        Network(),
+        Optimization(schedule="constant", ema=0.0),
+        {"dcd": DCD(), "cd": CD(), "pcd": PCD()},
+    ),
+    "fokker": Preset(
+        Network(features=64, confine=0.7),
+        Optimization(),
+        {
+            "dcd": MultiTimeDCD(),
+            "sm": ScoreMatching(),
+            "ssm": SlicedScoreMatching(),
+            "dsm": DenoisingScoreMatching(0.01),
+            "ed": EnergyDiscrepancy(0.02, 16),
+            "recovery": RecoveryLikelihood(),
+            "cd": CD(),
+            "pcd": PCD(),
+        },
+    ),
+}
+
+
+def table_config(path: str, held_out: float = 0.2) -> Config:
+    r"""Returns the configuration for a user's own points.
+
+    The multi-time divergence in standardized units: steps of :math:`10^{-3}` with two Rademacher
+    probes, long times of standard deviation 0.1 to 1, no Fourier features, a confining quadratic of
+    standard deviation 3, and a network and schedule as for the 2-D sets. Rows are few and soon known
+    by heart, so training is short, 2,000 steps of 500; it is judged every 50 steps, the best weights
+    are kept, and it stops after twenty judgements without a better one, half of them all: the NLL
+    may well rise and fall again.
+
+    Arguments:
+        path: The file.
+        held_out: The share of rows kept aside, half for validation and half for the test.
+    """
+    objective = MultiTimeDCD(
+        DCD(evolution=Taylor("start"), laplacian=Hutchinson(2), step=1e-3, antithetic=True),
+        DCD(evolution=MonteCarlo(16), step=LogUniform(0.1**2, 1.0), rate=False),
+        weight=30.0,
+    )
+    network = Network(width=200, confine=3.0)
+    optimization = Optimization(steps=2000, batch=500)
+    data = TableData(path, held_out)
+    return Config(data, objective, network, optimization, evaluate=50, patience=20)
+
+
+def preset(name: str = "fokker", method: str = "dcd", data: str = "rings") -> Config:
+    r"""Returns the configuration of a method on a 2-D set under a preset.
+
+    Arguments:
+        name: The preset, `paper` or `fokker`.
+        method: A method of the preset, by its name in the tables.
+        data: The name of a 2-D set.
+    """
+    if name not in PRESETS:
+        raise unknown(name, list(PRESETS), "a preset", "--preset")
+    network, optimization, objectives = PRESETS[name]
+    if method not in objectives:
+        raise unknown(method, list(objectives), f"an objective of preset {name!r}", "--objective")
+    ToyData(data).build()
+    return Config(ToyData(data), objectives[method], network, optimization)
+
+
+LAW = LogUniform(0.05, 1.2)
+IMAGE_METHODS: dict[str, dict[str, Objective]] = {
+    "paper": {
+        "dcd": LevelDCD(0.3, 0.2, "hutchinson", weight="one"),
+        "dcd-stein": LevelDCD(0.3, 0.2, "stein", weight="one"),
+        "dcd-path": LevelDCD(0.3, 0.2, "path", weight="one"),
+        "cd": Noisy(CD(1, 0.018), 0.3),
+    },
+    "fokker": {
+        "dcd": LevelDCD(LAW, 0.2, "path", conditional=True),
+        "dcd-limit": LevelDCD(LAW, form="limit", conditional=True),
+        "reference": Denoising(LAW),
+    },
+}
+
+
+def image_config(
+    name: str, method: str, data: ImageData, device: str = "cpu", seed: int = 0
+) -> Config:
+    r"""Returns the configuration of a method on images under a preset.
+
+    Arguments:
+        name: The preset, `paper` or `fokker`.
+        method: A method of the preset.
+        data: The set of images.
+        device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
+        seed: The seed.
+    """
+    if name not in IMAGE_METHODS:
+        raise unknown(name, list(IMAGE_METHODS), "a preset", "--preset")
+    methods = IMAGE_METHODS[name]
+    if method not in methods:
+        raise unknown(method, list(methods), f"an objective of preset {name!r}", "--objective")
+    fast = device != "cpu"
+    precision = "bfloat16" if fast else "float32"
+    if name == "paper":
+        grey = data.source in {"mnist", "fashion_mnist"}
+        depth, widen = (16, 8) if grey else (28, 10)
+        network = ResNet(depth, widen, precision=precision)
+        own = {"schedule": "constant", "ema": 0.0}
+        optimization = Optimization(steps=1000, batch=128, rate=2e-4, **own)
+    else:
+        form = "denoiser" if method == "reference" else "inner"
+        network = UNet(form=form, precision=precision)
+        # clip: far above the gradients of a sound run; after one a hundred times as long Adam
+        # would take tiny steps for the rest of it
+        optimization = Optimization(
+            steps=800, batch=256, rate=7e-4, warmup=100, ema=0.995, clip=2e4
+        )
+    return Config(
+        data, methods[method], network, optimization, seed, device, compile=fast, evaluate=100
+    )
+
+
+GENERATION_METHODS: dict[str, dict[str, Objective]] = {
+    "paper": {
+        "dcd": LevelDCD(LogNormal(), 0.2, "hutchinson", conditional=True, weight="variance"),
+        "dcd-limit": LevelDCD(
+            LogNormal(), form="hutchinson-limit", conditional=True, weight="variance"
+        ),
+    },
+    "fokker": {
+        "dcd": LevelDCD(LogNormal(), 0.02, "path", conditional=True, weight="edm"),
+        "dcd-surrogate": LevelDCD(LogNormal(), 0.05, "surrogate", conditional=True, weight="edm"),
+        "dcd-limit": LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm"),
+        "reference": Denoising(LogNormal(), weight="edm"),
+    },
+}
+# the laws of the noise level of a training image
+LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
+    "log-normal": LogNormal(),
+    "uniform": Uniform(),
+    "grid": Grid(),
+    "vp": Preserving(),
+}
+# width and blocks: 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images
+SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
+
+
+MUON = 0.01  # its rate under our preset; the paper's weights are moved by Adam
+
+
+def generation_config(
+    name: str,
+    method: str,
+    data: ImageData,
+    size: str = "15m",
+    device: str = "cpu",
+    seed: int = 0,
+    time: float = 0.0,
+    levels: str | None = None,
+    form: str | None = None,
+    weight: str | None = None,
+) -> Config:
+    r"""Returns the configuration of an energy of images at every level, to generate from.
+
+    Arguments:
+        name: The preset, `paper` or `fokker`.
+        method: A method of the preset.
+        data: The set of images.
+        size: The size of the network, a name in `SIZES`.
+        device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
+        seed: The seed.
+        time: The weight of the time score of `LevelDCD`.
+        levels: The law of the noise levels, a name in `LEVELS`; that of the preset if not given.
+        form: The estimator of `LevelDCD`, by its name there; that of the method if not given.
+        weight: The weight of a level: one, variance or edm; that of the preset if not given.
+    """
+    if name not in GENERATION_METHODS:
+        raise unknown(name, list(GENERATION_METHODS), "a preset", "--preset")
+    methods = GENERATION_METHODS[name]
+    if method not in methods:
+        raise unknown(method, list(methods), f"an objective of preset {name!r}", "--objective")
+    if size not in SIZES:
+        raise unknown(size, list(SIZES), "a size", "--size")
+    known = {"levels": tuple(LEVELS), "form": FORMS, "weight": WEIGHTS}
+    given = {"levels": levels, "form": form, "weight": weight}
+    for key, value in given.items():
+        if value is not None and value not in known[key]:
+            raise unknown(value, list(known[key]), f"a value of {key}", f"--{key}")
+    own = {"time": time or None, "form": form, "weight": weight}
+    own["level"] = None if levels is None else LEVELS[levels]
+    objective = methods[method]
+    assert isinstance(objective, LevelDCD | Denoising)
+    if isinstance(objective, Denoising) and (time or form):
+        what = "a time score" if time else "a form"
+        raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
+    objective = replace(objective, **{k: v for k, v in own.items() if v is not None})
+    fast = device != "cpu"
+    width, blocks = SIZES[size]
+    form = "denoiser" if method == "reference" else "sum" if name == "paper" else "inner"
+    precision = "bfloat16" if fast else "float32"
+    muon = None if name == "paper" else MUON
+    optimization = Optimization(
+        steps=30_000, batch=256, rate=7e-4, beta2=0.99, warmup=1000, ema=0.999, muon=muon
+    )
+    return Config(
+        data,
+        objective,
+        UNet(width, blocks, form, precision=precision),
+        optimization,
+        seed,
+        device,
+        compile=fast,
+        evaluate=2000,
+        preview=64,
+    )

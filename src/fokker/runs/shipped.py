@@ -1,0 +1,170 @@
+r"""Energies that come with the package.
+
+Each lies in a folder of its name under `fokker/weights`:
+
+=====================  ======================================================================
+`model.safetensors`    the averaged weights in bfloat16; they are read as float32
+`config.toml`          the configuration, for a CPU and without the paths of a machine
+`card.md`              the model card
+`card.json`            steps, shape of an image, and the last line of the metrics
+`SHA256SUMS`           the checksums of the others, as of the program sha256sum
+=====================  ======================================================================
+
+A file that differs from its checksum is refused. `fokker.load(NAME)` reads such an energy as a run,
+and `fokker export RUN NAME` makes one of a run.
+"""
+
+__all__ = ["NOTICES", "ROOT", "export", "names", "read"]
+
+import hashlib
+import json
+import re
+import shutil
+import torch
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from safetensors.torch import load, save_file
+from typing import Any
+
+from . import toml
+from .checkpoints import BROKEN, first_line, shape_of
+from .config import Config, ImageData, UNet
+from .folder import Run, restore
+
+ROOT = Path(__file__).parents[1] / "weights"
+FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
+NOTICES: Mapping[str, str] = {
+    "celeba32": "Trained on CelebA (Liu et al., 2015), which is for non-commercial research only; so"
+    " are these weights and what is made with them. No image of the set is in this folder.",
+    "svhn": "Trained on SVHN (Netzer et al., 2011), which is for non-commercial use only; so are"
+    " these weights and what is made with them. No image of the set is in this folder.",
+    "cifar10": "Trained on CIFAR-10 (Krizhevsky, 2009), whose author asks for that citation.",
+}
+
+
+def names(root: Path = ROOT) -> list[str]:
+    r"""Returns the names of the energies in a folder."""
+    return sorted(path.parent.name for path in root.glob("*/SHA256SUMS"))
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read(name: str, root: Path = ROOT) -> Run:
+    r"""Returns a shipped energy as a run, on the CPU.
+
+    Arguments:
+        name: Its name.
+        root: The folder of the energies.
+    """
+    known = names(root)
+    if name not in known:
+        listed = f"one of {', '.join(known)}" if known else "of which there are none"
+        raise ValueError(
+            f"expected a run folder, or a shipped energy, {listed}, got {name}, which does not exist"
+        )
+    folder = root / name
+    lines = (folder / "SHA256SUMS").read_bytes().decode(errors="replace").splitlines()
+    said = {file: code for code, _, file in (line.partition("  ") for line in lines)}
+    contents: dict[str, bytes] = {}
+    for file in FILES:
+        path = folder / file
+        contents[file] = path.read_bytes() if path.exists() else b""
+        if said.get(file) != digest(contents[file]):
+            raise ValueError(
+                f"{path}: expected the file whose checksum is in SHA256SUMS, got another;"
+                " install fokker again"
+            )
+    try:
+        config = toml.loads(contents["config.toml"].decode())
+        card = json.loads(contents["card.json"])
+        step, shape = int(card["step"]), shape_of(card["shape"])
+        metrics = card["metrics"] | {"step": int(card["metrics"]["step"])}
+        weights = {k: v.float() for k, v in load(contents["model.safetensors"]).items()}
+        energy = restore(config, shape, weights, folder / "config.toml")
+    except BROKEN as error:
+        raise ValueError(
+            f"{folder}: expected an energy and weights of its network: {first_line(error)}"
+        ) from None
+    energy.requires_grad_(False)
+    return Run(folder, config, energy, shape, step, step, [metrics])
+
+
+def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
+    r"""Makes a shipped energy of a run, and returns its folder.
+
+    Arguments:
+        run: A run on images.
+        name: The name: lower-case letters, digits, `-` and `_`.
+        root: The folder of the energies.
+        note: What else the card should say, such as the figures measured, in Markdown.
+    """
+    from ..images.generate import check_trained
+
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise ValueError(f"expected a name of lower-case letters, digits, - and _, got {name!r}")
+    check_trained(run)
+    folder = root / name
+    if folder.exists():
+        raise ValueError(f"expected a new folder, got {folder}, which exists; delete it first")
+    data, network = run.config.data, run.config.network
+    assert isinstance(data, ImageData) and isinstance(network, UNet)
+    own = replace(
+        run.config,
+        data=replace(data, source=Path(data.source).name, data_dir=None),
+        network=replace(network, precision="float32"),
+        device="cpu",
+        compile=False,
+        slices=1,
+    )
+    root.mkdir(parents=True, exist_ok=True)
+    partial = root / f".partial-{name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    weights = {
+        k: v.detach().cpu().to(torch.bfloat16).contiguous()
+        for k, v in run.energy.state_dict().items()
+    }
+    save_file(weights, partial / "model.safetensors")
+    (partial / "config.toml").write_text(toml.dumps(own))
+    content = {"step": run.step, "shape": run.shape, "metrics": run.judged}
+    (partial / "card.json").write_text(json.dumps(content, allow_nan=False) + "\n")
+    (partial / "card.md").write_text(card_of(run, name, own, note))
+    lines = [f"{digest((partial / file).read_bytes())}  {file}" for file in FILES]
+    (partial / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    partial.rename(folder)
+    return folder
+
+
+def card_of(run: Run, name: str, config: Config, note: str) -> str:
+    r"""Returns the model card."""
+    assert isinstance(config.data, ImageData)
+    count = sum(p.numel() for p in run.energy.parameters())
+    c, h, w = run.shape
+    optimization = config.optimization
+    muon = "" if optimization.muon is None else f", Muon at {optimization.muon:g}"
+    objective: dict[str, Any] = toml.encode(config.objective)
+    facts = {
+        "data": f"{config.data.source}, images of {w}×{h}, {'grey' if c == 1 else 'color'}",
+        "network": f"U-Net, form {config.network.form}, {count:,} parameters"  # pyright: ignore
+        ", stored in bfloat16",
+        "objective": ", ".join(
+            f"{k} {v}" for k, v in objective.items() if not isinstance(v, dict)
+        ),
+        "training": f"{run.step:,} steps of {optimization.batch} images, Adam at"
+        f" {optimization.rate:g}{muon}, average of the weights {optimization.ema:g}",
+    }
+    seconds = run.judged.get("seconds")
+    if seconds is not None:
+        facts["time"] = f"{seconds / 60:.1f} minutes on {run.config.device}"
+    lines = [f"# {name}", "", "An energy E(x, σ) of images with noise; p ∝ exp(−E).", ""]
+    lines += [f"- **{k}**: {v}" for k, v in facts.items()]
+    if config.data.source in NOTICES:
+        lines += ["", NOTICES[config.data.source]]
+    if note:
+        lines += ["", note.strip()]
+    lines += ["", f"    fokker sample {name} -n 64 -o samples.png", ""]
+    return "\n".join(lines)

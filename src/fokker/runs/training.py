@@ -1,0 +1,291 @@
+r"""Training: one energy, from a configuration to a run folder.
+
+A step draws a fresh batch, evaluates the objective, and lets Adam, or Adam and Muon, move the weights; the
+average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed and k, so a
+run that was stopped and resumed takes the very steps it would have taken: on a CPU the result is the same
+bit for bit. Under `torchrun` every rank takes its share of each step and, on images, of each judgement
+(`fokker.compute.ranks`), and rank 0 writes.
+
+Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run that
+diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and nothing that is not
+finite is ever saved. On a table the weights that do best on the validation rows are kept beside the last, and training stops once
+`patience` evaluations have brought no better ones.
+"""
+
+__all__ = ["Diverged", "Interrupted", "fit"]
+
+import math
+import signal
+import threading
+import time
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from torch import Tensor
+from typing import Any, Literal, NamedTuple
+
+from .. import checks
+from .checkpoints import Name, names, read
+from .config import Config
+from .guard import Fall, finite
+from ..compute.ranks import join
+from .folder import Run, load, read_checkpoint, read_config, write_text
+from .state import Line, State, kept, step_generator, writing
+from ..tasks import task_of
+from .toml import difference, dumps
+
+Progress = Callable[[int, Line], None]
+Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
+
+
+class Hooks(NamedTuple):
+    r"""What training tells and asks on its way; see `fit`."""
+
+    progress: Progress
+    minutes: float | None
+    say: Callable[[str], None]
+    watch: Look
+
+
+class Diverged(FloatingPointError):
+    r"""Training diverged. What was saved last is kept."""
+
+
+class Interrupted(Exception):
+    r"""Training was interrupted, or its time was over, and saved."""
+
+    def __init__(self, folder: Path, step: int, late: bool = False) -> None:
+        super().__init__(
+            f"stopped after step {step} and saved; resume with the same options and --resume --out {folder}"
+        )
+        self.folder, self.step, self.late = folder, step, late
+
+
+@contextmanager
+def stop_requests() -> Generator[list[int], None, None]:
+    r"""Collects SIGINT and SIGTERM instead of raising, so that a step is never cut in half."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, lambda number, _: caught.append(number)) for kind in kinds}
+    try:
+        yield caught
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+Resume = bool | Literal["if-any"]
+
+
+def check_resume(config: Config, folder: Path, instead: str) -> bool:
+    r"""Returns whether a configuration has other steps or restarts than the run in a folder, which goes on
+    as long as the rate was the same in all steps that it took; refuses any that differs in more.
+
+    Arguments:
+        config: The configuration.
+        folder: The run folder.
+        instead: What to do where it is refused.
+    """
+    saved, own = read_config(folder), config.optimization
+    there, found = saved.optimization, names(folder / "checkpoint")
+    done = found[-1].step if found else 0
+    taken, before = ([c for c in o.cycles if c[0] < done] for o in (own, there))
+    same = config
+    if taken == before:
+        same = replace(
+            config, optimization=replace(own, steps=there.steps, restarts=there.restarts)
+        )
+    if (other := difference(same, saved)) is None:
+        return same != config
+    over = config.patience is not None and done < there.steps
+    cause = other.startswith(("optimization.steps ", "optimization.restarts "))
+    if cause and before and own.steps > before[-1][1] and not over:
+        turns = " ".join(str(end) for _, end in before)
+        instead += f"; with --restarts {turns} it goes on after its end"
+    raise ValueError(
+        f"expected the configuration in {folder / 'config.toml'}, got another one, {other}; {instead}"
+    )
+
+
+def write_config(folder: Path, config: Config, saved: int = 0) -> None:
+    r"""Writes the configuration of a run folder, where a step was saved."""
+    text = dumps(config)
+    with writing(folder, saved):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "config.toml", text)
+
+
+def open_folder(folder: Path, config: Config, resume: Resume) -> tuple[list[int] | None, bool]:
+    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any, and
+    whether the configuration there is another yet, with other steps."""
+    holds = (folder / "config.toml").exists()
+    if resume is True or (resume and holds):
+        changed = check_resume(
+            config, folder, "resume without changes, or train into a new folder"
+        )
+        if resume is True or names(folder / "checkpoint"):
+            return list(read_checkpoint(folder, training=True).name), changed
+        return None, changed
+    if holds and not names(folder / "checkpoint"):
+        raise ValueError(
+            f"expected a new folder, got {folder}, which holds a run without a checkpoint; use"
+            " --restartable to begin the same again, or another --out"
+        )
+    if holds:
+        raise ValueError(
+            f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
+            " with it, or another --out"
+        )
+    write_config(folder, config)
+    return None, False
+
+
+def fit(
+    config: Config,
+    out: str | Path,
+    resume: Resume = False,
+    progress: Progress = lambda step, line: None,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    watch: Look = lambda step, loss, average: False,
+    turn: AbstractContextManager[Any] | None = None,
+) -> Run:
+    r"""Trains an energy and returns the run, which lies in a folder.
+
+    Arguments:
+        config: All that the run depends on.
+        out: The run folder. It must not hold a run yet, unless it is resumed.
+        resume: Whether to go on from the newest whole checkpoint in the folder. `"if-any"` begins
+            where there is none, for a job that is restarted by its scheduler.
+        progress: Called after each evaluation with the number of steps done and the line of
+            `metrics.jsonl`, and once a step with an empty line; on rank 0.
+        minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
+        say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank 0.
+        watch: Called once a step with the number of steps done, the loss and the averaged weights,
+            which the next step overwrites. If it returns true, training saves and stops, as if
+            interrupted; the last step is the end in any case.
+        turn: Entered when all is ready to train, the step compiled, and left when training is over:
+            a lock by which several runs that are prepared side by side take turns on a device. The
+            seconds of a run begin there.
+    """
+    folder = Path(out)
+    if not isinstance(resume, bool) and resume != "if-any":
+        raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
+    if minutes is not None:
+        checks.not_negative(minutes=minutes)
+    with join(config.device) as ranks, stop_requests() as stops:
+        if not ranks.first:
+            progress, say = (lambda step, line: None), (lambda text: None)
+        run = State(config, folder, ranks.each(lambda: task_of(config)), ranks)
+        run.step.even(config.optimization.batch)
+        found, changed = ranks.once(lambda: open_folder(folder, config, resume))
+        if found is not None:
+            name = Name(*found)
+            run.restore(read(folder / "checkpoint" / str(name)))
+            run.saved = run.done
+            rest = f"{config.optimization.steps - run.done} steps to go"
+            if not run.patient():
+                rest = f"which had ended: {config.patience} evaluations brought no better one"
+                if changed:
+                    raise ValueError(f"expected a run that can go on, got {folder}, {rest}")
+            say(f"resumed from {name} in {folder}, {rest}")
+        if changed:  # only now that nothing can be refused
+            ranks.once(lambda: write_config(folder, config, run.saved))
+        ranks.once(run.write)
+        if config.compile and run.done < config.optimization.steps:
+            run.rehearse()
+        with nullcontext() if turn is None else turn:
+            train(run, Hooks(progress, minutes, say, watch), stops)
+    return load(folder)
+
+
+def train(run: State, hooks: Hooks, stops: list[int]) -> None:
+    r"""Takes the steps that are left; see `fit`."""
+    config, task, ranks, folder = run.config, run.task, run.ranks, run.folder
+    optimization, guard = config.optimization, config.guard
+    progress, minutes, say, watch = hooks
+    run.clock = clock = time.perf_counter()
+    asked = False  # to stop
+    ends = {*optimization.restarts, optimization.steps}  # judged, whatever came after
+    while run.done < optimization.steps and run.patient():
+        # one step
+        late = minutes is not None and time.perf_counter() - clock > 60 * minutes
+        asked = asked or late or bool(stops)
+        generator = step_generator(config, run.done, run.trial, ranks.device)
+        x = task.batch(optimization.batch, generator)
+        result, rate = run.advance(x, generator, asked)
+        progress(run.done, {})
+        asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
+
+        # look at it, every few steps and before it is saved
+        due = run.done % config.evaluate == 0 or run.done in ends
+        stopping = ranks.size == 1 and asked and run.done < optimization.steps
+        if not (due or stopping or run.watch.full):
+            continue
+        fall, flagged = run.watch.read()
+        stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
+        if fall is None and (due or stopping) and not finite(list(run.energy.parameters())):
+            # between evaluations the next loss will tell, as it would have without the request
+            stopping = False
+            if due:
+                fall = Fall(run.done, f"a weight is not finite after step {run.done}")
+
+        # judge
+        line: Line = {"step": run.done, "loss": float(result.loss), "rate": rate}
+        if due and fall is None:
+            ranks.agree([*run.energy.state_dict().values(), *run.average])
+            run.shadow.load_state_dict(run.averaged())
+            info = {name: float(v) for name, v in result.info.items()}
+            line |= {k: v if math.isfinite(v) else None for k, v in info.items()}
+            line |= run.watch.line()
+            line |= run.judge(x, info)
+            line["seconds"] = ranks.tell(round(run.seconds, 3))
+            fall = run.improve(line)
+
+        # roll back, or stop
+        if fall is not None:
+            if guard.policy == "stop" or run.trial == guard.trials:
+                event = {"step": fall.step, "event": "stopped", "reason": fall.reason}
+                run.lines.append(event)
+                ranks.once(run.write)
+                again = f" after {run.trial} trials" if run.trial else ""
+                best = ""
+                if run.leader is not None:
+                    best = f", the best ({task.merit} {run.leader[0]:.3g}) is {run.leader[1]}"
+                rest = "or the preset fokker"
+                if guard.policy == "stop":
+                    rest = "the preset fokker, or --on-divergence roll-back"
+                rates = "rate, clip=1" if optimization.muon is None else "rate and muon"
+                raise Diverged(
+                    f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
+                    f" {rates}, {rest}"
+                )
+            event = run.roll_back(fall)
+            ranks.once(run.write)
+            say(
+                f"{fall.reason}: rolled back to step {run.done}, trial {run.trial} of"
+                f" {guard.trials} at {guard.slower**run.trial:g} times the rate"
+            )
+            progress(run.done, {})
+            continue
+
+        # save
+        if due:
+            run.lines.append(line)
+            run.back = (*run.back, Name(run.trial, run.done))[-config.keep :]
+        if due or stopping:
+            checkpoint = run.checkpoint()
+            ranks.once(lambda c=checkpoint: run.write(c))
+            run.saved = run.done
+            if due:
+                run.preview()
+            progress(run.done, line)
+        if stopping:
+            raise Interrupted(folder, run.done, late and not stops)
+    if (text := run.regret()) is not None:
+        say(text)

@@ -1,1 +1,0 @@
-r"""Studies: one module for each table of the paper."""

@@ -1,0 +1,395 @@
+r"""The commands of the studies: `fokker reproduce ...`, `fokker optima` and `fokker tables`."""
+
+__all__ = [
+    "COMMANDS",
+    "Bench",
+    "Optima",
+    "ReproduceEstimators",
+    "ReproduceMixtures",
+    "ReproduceSweep",
+    "ReproduceToy",
+    "Tables",
+]
+
+import math
+
+from dataclasses import dataclass, replace
+from fokker import checks
+from fokker.data import PLANAR
+from fokker.data.sources import name_of
+from pathlib import Path
+from rich.console import Console
+from rich.table import Table
+from typing import ClassVar, Literal
+
+from . import results, tables
+from .generation.command import ReproduceGeneration
+
+
+@dataclass(frozen=True)
+class Optima:
+    """Print the exact score matching optimum of every 2-D set, beside the paper's Table 2."""
+
+    scale: float = 0.25
+    """The factor of every set; 1/4 is the scale that explains the paper's table."""
+    out: Path | None = None
+    """Also write the figures to this JSON file."""
+
+    def run(self) -> None:
+        rows = []
+        for name, kind in PLANAR.items():
+            data = kind(scale=self.scale)
+            value = data.optimum()
+            rows.append({
+                "data": name,
+                "scale": self.scale,
+                "noise": data.noise,
+                "optimum": value if math.isfinite(value) else None,
+            })
+        if self.out is not None:
+            results.save(self.out, rows, f"fokker optima --scale {self.scale} --out {self.out}")
+        table = Table(*tables.OPTIMA_HEADER)
+        for row in tables.optima_rows(rows):
+            table.add_row(*row)
+        Console().print(table)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Render the tables of the documents anew from the files in results/."""
+
+    root: Path = Path()
+    """The root of the repository."""
+
+    def run(self) -> None:
+        for path in tables.documents(self.root):
+            text = path.read_text()
+            fresh = tables.render(text, self.root)
+            path.write_text(fresh)
+            print(f"{path}: {'rendered anew' if fresh != text else 'unchanged'}")
+
+
+@dataclass(frozen=True)
+class ReproduceToy:
+    """Reproduce the paper's 2-D study: its Table 2 and the figure of learned densities.
+
+    A study that was stopped goes on where it was. On a GPU the whole takes minutes; on a CPU,
+    --quick does a small slice of it."""
+
+    out: Path | None = None
+    """The folder of the study, one part a method; runs/study-toy, or with --quick runs/study-toy-quick,
+    if not given."""
+    device: str = "cpu"
+    """The device to train on."""
+    quick: bool = False
+    """Two sets, one seed and 150 steps of 200 points: shows that it works, not how well."""
+    methods: tuple[str, ...] = ()
+    """Only these, as PRESET-METHOD, such as fokker-dcd; all by default."""
+    results: Path | None = None
+    """Also write all rows to this JSON file."""
+
+    def run(self) -> None:
+        from . import figures, toy
+
+        names = [f"{preset}-{method}" for preset, method in toy.METHODS]
+        for name in self.methods:
+            if name not in names:
+                raise checks.unknown(name, names, "a method", "--methods")
+        usual = Path("runs/study-toy-quick" if self.quick else "runs/study-toy")
+        out = usual if self.out is None else self.out
+        console = Console()
+        slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 150, "batch": 200}
+        own = slice_ if self.quick else {}
+        parts = [toy.Part(p, method, device=self.device, **own) for p, method in toy.METHODS]
+        for part in parts:  # before anything is spent
+            toy.check_done(part, out)
+        for part in parts:
+            if self.methods and part.name not in self.methods:
+                continue
+            say = f"{part.name}: {{}} of {part.optimization.steps} steps"
+            with console.status(say.format(0)) as status:
+                toy.run(part, out, lambda k, say=say, s=status: s.update(say.format(k)))
+            console.print(f"{part.name}: done, in {out / (part.name + '.json')}")
+        rows = toy.collect(out)
+        if self.results is not None:
+            command = "fokker reproduce toy" + (" --quick" if self.quick else "")
+            where = ", ".join(sorted({row["device"] for row in rows}))
+            results.save(self.results, rows, command, where=where)
+        table = Table(*tables.TOY_HEADER)
+        for line in tables.toy_rows(rows):
+            table.add_row(*line)
+        console.print(table)
+        figure = out / "learned-densities.png"
+        sets = [name for name in toy.SETS if any(row["data"] == name for row in rows)]
+        figures.learned_densities(out, rows, toy.WINDOW, sets, figure)
+        console.print(f"figure: {figure}")
+        if self.quick:
+            console.print("This was --quick: a slice, not the study.")
+
+
+@dataclass(frozen=True)
+class ReproduceSweep:
+    """Sweep the step of the divergence and the weight of its long times on three 2-D sets."""
+
+    out: Path = Path("results/sweep.json")
+    """The file of the figures; points that are in it already are not trained again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 3000
+    """The number of steps of each point."""
+
+    def run(self) -> None:
+        from . import figures, sweep
+
+        sweep.run(self.out, self.device, self.steps, progress=print)
+        figure = self.out.with_suffix(".png")
+        figures.sweeps(self.out, figure)
+        print(f"figure: {figure}")
+
+
+@dataclass(frozen=True)
+class ReproduceMixtures:
+    """Train on Gaussian mixtures in d = 8, 32 and 64 and judge against the exact density."""
+
+    out: Path = Path("results/mixtures.json")
+    """The file of the figures; methods that are in it already are not trained again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int | None = None
+    """The number of steps of each; 5000 if not given."""
+
+    def run(self) -> None:
+        from . import mixtures
+
+        mixtures.run(self.out, self.device, self.steps, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceDenoising:
+    """Reproduce the paper's denoising study: its Table 4, our energies, and the bound.
+
+    Each method on each set trains in a run folder of its own; a study that was stopped goes on
+    where it was."""
+
+    data: tuple[str, ...] = ("mnist", "fashion_mnist", "cifar10", "svhn")
+    """The sets, by name or as folders."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    methods: tuple[str, ...] = ()
+    """Only these, as PRESET-METHOD, such as fokker-dcd; by default all but paper-dcd-stein and
+    paper-dcd-path."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int | None = None
+    """The number of steps; the preset's if not given."""
+    images: int = 2000
+    """The number of test images."""
+    minutes: float | None = None
+    """Save and stop after so many minutes of a method, to be resumed."""
+    jobs: int = 1
+    """The number of methods that are compiled side by side; they take turns on the device."""
+    quick: bool = False
+    """Small networks, 30 steps of 8, 16 test images: shows that it works, not how well."""
+    out: Path | None = None
+    """The folder of the study; runs/study-denoising, or with --quick runs/study-denoising-quick, if
+    not given."""
+    results: Path | None = None
+    """Also write all rows to this JSON file."""
+
+    def run(self) -> None:
+        from . import denoising, figures
+
+        known = {f"{p}-{m}": (p, m) for p, m in (*denoising.METHODS, *denoising.VARIANTS)}
+        for name in self.methods:
+            if name not in known:
+                raise checks.unknown(name, list(known), "a method", "--methods")
+        chosen = [known[name] for name in self.methods] or denoising.METHODS
+        checks.positive_integer(images=self.images, jobs=self.jobs)
+        sets = [name_of(data) for data in self.data]
+        if len(set(sets)) < len(sets):
+            raise ValueError(f"expected sets of different names, got {', '.join(sets)}")
+        usual = Path("runs/study-denoising-quick" if self.quick else "runs/study-denoising")
+        out = usual if self.out is None else self.out
+        console = Console()
+        count = 16 if self.quick else self.images
+        parts = [
+            denoising.Part(data, preset, method, self.data_dir, self.device, self.steps)
+            for data in self.data
+            for preset, method in chosen
+        ]
+        if self.quick:
+            parts = [replace(part, steps=30, batch=8, quick=True) for part in parts]
+        if self.jobs > 1:
+            denoising.run_all(parts, out, count, self.jobs, self.minutes, console.print)
+        for part in parts if self.jobs == 1 else ():
+            total = part.config.optimization.steps
+            with console.status(part.name) as status:
+
+                def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
+                    s.update(f"{part.name}: {step} of {total} steps")
+
+                denoising.run(part, out, count, tick, self.minutes)
+            console.print(f"{part.name}: done, in {out / (part.name + '.json')}")
+        rows = denoising.collect(out)
+        if self.results is not None:
+            command = "fokker reproduce denoising" + (" --quick" if self.quick else "")
+            where = ", ".join(sorted({row["device"] for row in rows}))
+            results.save(self.results, rows, command, where=where)
+        table = Table(*tables.DENOISING_HEADER)
+        for line in tables.denoising_rows(rows):
+            table.add_row(*(cell.replace("**", "") for cell in line))
+        console.print(table)
+        for data in self.data:
+            figure = out / f"{name_of(data)}.png"
+            figures.denoised(out, data, self.data_dir, figure)
+            console.print(f"figure: {figure}")
+        if self.quick:
+            console.print("This was --quick: a slice, not the study.")
+
+
+@dataclass(frozen=True)
+class ReproduceEstimators:
+    """Measure variance and cost of every estimator of the divergence, on points and on images."""
+
+    out: Path | None = None
+    """The file of the figures; results/estimators.json, or with --quick runs/estimators-quick.json, if
+    not given."""
+    quick: bool = False
+    """A few draws and rounds: shows that it works, not the figures."""
+
+    def run(self) -> None:
+        import torch
+
+        from . import estimators
+
+        torch.set_num_threads(1)
+        if self.quick:
+            out = self.out or Path("runs/estimators-quick.json")
+            estimators.run(out, steps=3, batch=16, draws=3, rounds=2, progress=print)
+        else:
+            estimators.run(self.out or Path("results/estimators.json"), progress=print)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time one training step of every objective, and of its rivals, side by side.
+
+    Rows are added to the file after each network; a row that is timed again replaces the old one.
+    Compiled code is kept in the folder that TORCHINDUCTOR_CACHE_DIR names."""
+
+    KEY: ClassVar = (
+        "suite",
+        "library",
+        "name",
+        "net",
+        "batch",
+        "shape",
+        "device",
+        "precision",
+        "compiled",
+    )  # what tells rows apart
+
+    nets: tuple[str, ...] = ("mlp-2d",)
+    """The networks: mlp-2d, wrn-28-10, wrn-16-8, wrn-10-1, unet-15m, unet-fused."""
+    names: tuple[str, ...] = ()
+    """Only these steps, such as dcd-limit; all by default."""
+    device: str = "cpu"
+    """The device."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The dtype of the layers of image networks."""
+    rounds: int = 15
+    """The number of interleaved rounds."""
+    compile: bool = True
+    """Whether our steps are compiled."""
+    rivals: bool = True
+    """Whether torchebm's steps are timed too, if it is installed."""
+    growth: bool = False
+    """Instead, how steps grow with dimension, batch and image size."""
+    threads: int = 1
+    """The number of threads on a CPU."""
+    out: Path = Path("runs/bench.json")
+    """The file of the figures."""
+
+    def run(self) -> None:
+        import torch
+
+        from . import bench, figures
+
+        for name in self.nets:
+            if name not in bench.NETS:
+                raise checks.unknown(name, list(bench.NETS), "a network", "--nets")
+            known = bench.names_of(bench.NETS[name])
+            for step in self.names:
+                if step not in known:
+                    raise checks.unknown(step, known, f"a step of {name}", "--names")
+        checks.positive_integer(rounds=self.rounds, threads=self.threads)
+        self.before()  # what cannot be kept is not timed
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        with (partial := self.out.with_suffix(".partial")).open("w"):
+            partial.unlink()
+        torch.set_num_threads(self.threads)
+        console = Console()
+        if self.growth:
+            fresh = bench.growth(
+                self.device, self.precision, self.rounds, self.compile, progress=console.print
+            )
+            self.keep(fresh)
+            self.show(console, fresh)
+            return
+        for name in self.nets:
+            fresh = bench.bench(
+                bench.NETS[name],
+                self.names or None,
+                self.device,
+                self.precision,
+                self.rounds,
+                self.compile,
+                self.rivals,
+                progress=console.print,
+            )
+            self.keep(fresh)
+            self.show(console, fresh)
+        figure = self.out.with_suffix(".png")
+        figures.bench(results.load(self.out)["rows"], figure)
+        console.print(f"figures: {self.out}, {figure}")
+
+    def before(self) -> list[results.Row]:
+        r"""Returns the rows of the file, none if there is no file."""
+        rows = results.load(self.out)["rows"] if self.out.exists() else []
+        for row in rows:
+            if lacks := [field for field in self.KEY if field not in row]:
+                raise ValueError(
+                    f"expected rows of fokker bench in {self.out}, got one without {lacks[0]}"
+                )
+        return rows
+
+    def keep(self, fresh: list[results.Row]) -> None:
+        r"""Adds rows to the file, in place of the same ones from before."""
+        key = lambda row: tuple(str(row[field]) for field in self.KEY)
+        old = self.before()
+        fresh = [{**row, "commit": results.commit()} for row in fresh]
+        new = {key(row) for row in fresh}
+        rows = [row for row in old if key(row) not in new] + fresh
+        where = ", ".join(sorted({row["device"] for row in rows}))
+        results.save(self.out, rows, "fokker bench", where=where)
+
+    def show(self, console: Console, fresh: list[results.Row]) -> None:
+        table = Table(*tables.BENCH_HEADER)
+        for line in tables.bench_rows(fresh):
+            table.add_row(*line)
+        console.print(table)
+
+
+COMMANDS: dict[str, type | dict[str, type]] = {
+    "reproduce": {
+        "toy": ReproduceToy,
+        "sweep": ReproduceSweep,
+        "mixtures": ReproduceMixtures,
+        "estimators": ReproduceEstimators,
+        "denoising": ReproduceDenoising,
+        "generation": ReproduceGeneration,
+    },
+    "bench": Bench,
+    "optima": Optima,
+    "tables": Tables,
+}

@@ -1,0 +1,92 @@
+r"""The tables of the demonstration, the checks of trust, and the studio."""
+
+__all__ = ["DEMO_HEADER", "STUDIO_HEADER", "TRUST", "demo_table", "studio_table", "trust_table"]
+
+from pathlib import Path
+
+from .. import results
+
+DEMO_HEADER = ("machine", "clone", "install", "demo", "in all", "Fisher gap %", "KL", "off %")
+
+
+def demo_table(path: Path) -> str:
+    r"""Returns the table of a newcomer's first picture, or how to measure it."""
+    if not path.exists():
+        return "Not measured yet: `python studies/first_picture.py --out results/demo.json` does."
+    content = results.load(path)
+    lines = [
+        [
+            content["hardware"],
+            *(f"{row[f'{part}_seconds']:.0f} s" for part in ("clone", "install", "demo", "total")),
+            f"{100 * row['fisher_gap']:.2g}",
+            f"{row['kl']:.2g}",
+            f"{100 * row['off_mass']:.2g}",
+        ]
+        for row in content["rows"]
+    ]
+    return results.markdown(DEMO_HEADER, lines)
+
+
+TRUST = {
+    "rank-equality": "torchrun --nproc-per-node 4 studies/trust/rank_equality.py",
+    "kill": "python studies/trust/kill.py --kills 30",
+    "nan": "python studies/trust/hostile.py --paper",
+    "fuzz": "python studies/trust/fuzz.py --inputs 100000",
+    "soak": "python studies/trust/soak.py --minutes 60",
+    "lowest-versions": "python studies/trust/lowest.py",
+    "scaling": "torchrun --nproc-per-node 2 studies/trust/scaling.py",
+}
+
+
+def trust_table(path: Path, check: str | None = None) -> str:
+    r"""Returns the table of what was tried to break a run, or how to try it.
+
+    Arguments:
+        path: The file.
+        check: The check to show; all of them if not given.
+    """
+    rows = results.load(path)["rows"] if path.exists() else []
+    shown = [row for row in rows if check in {None, row["check"]}]
+    lines = [
+        [
+            row["check"],
+            f"{row['value']:.3g}" if isinstance(row["value"], float) else f"{row['value']:,}",
+            row["unit"],
+            row["detail"],
+            f"`{row['commit'][:8]}`, {row['hardware']}",
+        ]
+        for row in shown
+    ]
+    found = {row["check"] for row in rows}
+    missing = [name for name in TRUST if name not in found and check in {None, name}]
+    lines += [[name, "–", "–", f"not measured yet: `{TRUST[name]}`", "–"] for name in missing]
+    return results.markdown(("check", "value", "unit", "detail", "commit, machine"), lines)
+
+
+STUDIO_HEADER = (
+    "machine",
+    "sides",
+    "updates a second",
+    "steps a second",
+    "load before",
+    "page, kB",
+)
+
+
+def studio_table(path: Path) -> str:
+    r"""Returns how fast the studio draws, and the size of its page; a note while there are none."""
+    if not path.exists():
+        return "Not measured yet: `python studies/trust/studio.py --out results/studio.json` does."
+    content = results.load(path)
+    lines = [
+        [
+            content["hardware"],
+            str(row["sides"]),
+            f"{row['updates_per_second']:.1f}",
+            f"{row['steps_per_second']:.1f}",
+            f"{row['load_before']:.1f}",
+            f"{row['page_gzip_bytes'] / 1000:.1f}",
+        ]
+        for row in content["rows"]
+    ]
+    return results.markdown(STUDIO_HEADER, lines)
