@@ -1,7 +1,7 @@
 r"""The documentation: `make docs`. Nothing is fetched, every cell runs, a warning is an error.
 
-Formulas become MathML, which browsers draw themselves: pages need no script, read well offline, and
-a formula with a mistake stops the build. The pages of the API are made from the modules: of a
+Formulas become MathML, which browsers draw themselves: pages need no script, read well offline,
+and a formula with a mistake stops the build. The pages of the API are made from the modules: of a
 package, the docstrings of its parts (the maths), then the names it offers.
 """
 
@@ -143,8 +143,8 @@ kept: dict[str, list[str]] = {}
 def keep(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
-    r"""Keeps the docstring of an attribute from napoleon, which takes what stands before a colon in
-    it for a type."""
+    r"""Keeps the docstring of an attribute from napoleon, which takes what stands before a colon
+    in it for a type."""
     if what in {"attribute", "property", "data"}:
         kept[name] = list(lines)
 

@@ -1,7 +1,7 @@
 """Compose two learned energies: both, either, one but not so sharply.
 
-Sums of energies are products of densities: what neither was trained on, points that both find likely, is there
-for the asking. Full: about 20 s on one core; --quick: a few steps.
+Sums of energies are products of densities: what neither was trained on, points that both find
+likely, is there for the asking. Full: about 20 s on one core; --quick: a few steps.
 """
 
 import sys

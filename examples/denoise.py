@@ -1,7 +1,8 @@
 """Denoise a picture that is larger than the images which were trained on.
 
-Learns 300 digits of 16 x 16 pixels at every noise level, then denoises a sheet of 5 x 3 others, in tiles that
-overlap, without being told how much noise there is. Writes clean.png, noisy.png and denoised.png.
+Learns 300 digits of 16 x 16 pixels at every noise level, then denoises a sheet of 5 x 3 others, in
+tiles that overlap, without being told how much noise there is. Writes clean.png, noisy.png and
+denoised.png.
 Full: about a minute on one core; --quick: a few steps.
 """
 

@@ -1,8 +1,8 @@
 """Train an energy of images and draw new ones: from noise to digits down the probability flow.
 
-A small U-Net energy E(x, sigma) of every noise level learns 300 digits of 16 x 16 pixels; Heun's method
-with EDM's ladder of levels then draws from it, and the energy says which drawings it thinks likely.
-Writes digits.png. Full: about a minute on one core; --quick: a few steps.
+A small U-Net energy E(x, sigma) of every noise level learns 300 digits of 16 x 16 pixels; Heun's
+method with EDM's ladder of levels then draws from it, and the energy says which drawings it thinks
+likely. Writes digits.png. Full: about a minute on one core; --quick: a few steps.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Your own table: a density of its rows, and which of them do not belong.
 
-Writes a CSV file with three measurements of 800 healthy machines, and trains a density on it. A failing
-machine has every value in its usual range; it is their combination that is unusual.
+Writes a CSV file with three measurements of 800 healthy machines, and trains a density on it. A
+failing machine has every value in its usual range; it is their combination that is unusual.
 Full: about 20 s on one core; --quick: a few steps.
 """
 

@@ -77,8 +77,8 @@ class ReproduceToy:
     --quick does a small slice of it."""
 
     out: Path | None = None
-    """The folder of the study, one part a method; runs/study-toy, or with --quick runs/study-toy-quick,
-    if not given."""
+    """The folder of the study, one part a method; runs/study-toy, or with --quick
+    runs/study-toy-quick, if not given."""
     device: str = "cpu"
     """The device to train on."""
     quick: bool = False
@@ -100,7 +100,7 @@ class ReproduceToy:
         console = Console()
         slice_ = {"sets": ("moons", "rings"), "seeds": (0,), "steps": 150, "batch": 200}
         own = slice_ if self.quick else {}
-        parts = [toy.Part(p, method, device=self.device, **own) for p, method in toy.METHODS]
+        parts = [toy.Arm(p, method, device=self.device, **own) for p, method in toy.METHODS]
         for part in parts:  # before anything is spent
             toy.check_done(part, out)
         for part in parts:
@@ -191,8 +191,8 @@ class ReproduceDenoising:
     quick: bool = False
     """Small networks, 30 steps of 8, 16 test images: shows that it works, not how well."""
     out: Path | None = None
-    """The folder of the study; runs/study-denoising, or with --quick runs/study-denoising-quick, if
-    not given."""
+    """The folder of the study; runs/study-denoising, or with --quick runs/study-denoising-quick,
+    if not given."""
     results: Path | None = None
     """Also write all rows to this JSON file."""
 
@@ -213,7 +213,7 @@ class ReproduceDenoising:
         console = Console()
         count = 16 if self.quick else self.images
         parts = [
-            denoising.Part(data, preset, method, self.data_dir, self.device, self.steps)
+            denoising.Cell(data, preset, method, self.data_dir, self.device, self.steps)
             for data in self.data
             for preset, method in chosen
         ]
@@ -252,8 +252,8 @@ class ReproduceEstimators:
     """Measure variance and cost of every estimator of the divergence, on points and on images."""
 
     out: Path | None = None
-    """The file of the figures; results/estimators.json, or with --quick runs/estimators-quick.json, if
-    not given."""
+    """The file of the figures; results/estimators.json, or with --quick
+    runs/estimators-quick.json, if not given."""
     quick: bool = False
     """A few draws and rounds: shows that it works, not the figures."""
 
@@ -325,8 +325,7 @@ class Bench:
         checks.positive_integer(rounds=self.rounds, threads=self.threads)
         self.before()  # what cannot be kept is not timed
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        with (partial := self.out.with_suffix(".partial")).open("w"):
-            partial.unlink()
+        checks.writable(self.out)
         torch.set_num_threads(self.threads)
         console = Console()
         if self.growth:

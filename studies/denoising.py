@@ -1,17 +1,18 @@
 r"""The denoising study: the paper's Table 4, the same with our energies, and the bound.
 
-For each set, each method of `fokker.runs.presets.IMAGE_METHODS` is trained in a run folder of its own
-(a study that was stopped goes on where it was), then judged on the first images of the test split,
-with the same noise for all methods, at σ = 0.3, 0.6 and 0.9. An energy of one level is judged by every
-rule of `fokker.images.denoise`, a row each; the table shows the best rule of each cell, for CD as for DCD,
-and names it. Nothing is clipped unless the row says so. The first images, denoised by the best rule of each
-level, are kept beside the rows, so that the figure needs no weights.
+For each set, each method of `fokker.runs.presets.IMAGE_METHODS` is trained in a run folder of its
+own (a study that was stopped goes on where it was), then judged on the first images of the test
+split, with the same noise for all methods, at σ = 0.3, 0.6 and 0.9. An energy of one level is
+judged by every rule of `fokker.images.denoise`, a row each; the table shows the best rule of each
+cell, for CD as for DCD, and names it. Nothing is clipped unless the row says so. The first images,
+denoised by the best rule of each level, are kept beside the rows, so that the figure needs no
+weights.
 
-Parts may run side by side in processes of their own (`run_all`): steps are traced and compiled, which
-takes the processor, while one part at a time trains or is judged on the device, its turn.
+Parts may run side by side in processes of their own (`run_all`): steps are traced and compiled,
+which takes the processor, while one part at a time trains or is judged on the device, its turn.
 """
 
-__all__ = ["METHODS", "PAPER_TABLE_4", "VARIANTS", "Part", "collect", "run", "run_all"]
+__all__ = ["METHODS", "PAPER_TABLE_4", "VARIANTS", "Cell", "collect", "run", "run_all"]
 
 import json
 import math
@@ -26,12 +27,14 @@ from fokker import checks
 from fokker.data.images import read_images
 from fokker.data.picture import to_uint8
 from fokker.data.sources import name_of
-from fokker.images.denoise import RULES, denoise, errors
+from fokker.files import write_text
+from fokker.images.denoise import LEVELS, RULES, denoise, errors, noisy
 from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
-from fokker.runs.folder import Run, load
+from fokker.runs.loading import load
 from fokker.runs.presets import image_config
 from fokker.runs.training import fit
-from fokker.tasks.image import LEVELS, ImageTask, noisy
+from fokker.tasks import Run
+from fokker.tasks.image import ImageTask
 from multiprocessing import get_context
 from pathlib import Path
 from torch import Tensor
@@ -60,7 +63,7 @@ PAPER_TABLE_4: dict[str, dict[str, tuple[float, float, float]]] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class Cell:
     r"""One method on one set."""
 
     data: str
@@ -99,11 +102,11 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def judge(run: Run, part: Part, count: int) -> tuple[list[results.Row], dict[str, Tensor]]:
-    r"""Returns the rows of a trained run, one a level and rule, clipped and not; and of each level the
-    first images as bytes, denoised by the best rule."""
+def judge(run: Run, part: Cell, count: int) -> tuple[list[results.Row], dict[str, Tensor]]:
+    r"""Returns the rows of a trained run, one a level and rule, clipped and not; and of each level
+    the first images as bytes, denoised by the best rule."""
     device = torch.device(part.device)
-    task = run.task()
+    task = run.loaded()
     if not isinstance(task, ImageTask):
         raise TypeError(f"expected a run on images, got {run.path}")
     energy = run.energy.to(device)
@@ -143,7 +146,7 @@ def judge(run: Run, part: Part, count: int) -> tuple[list[results.Row], dict[str
     return rows, pictures
 
 
-def check_done(part: Part, target: Path, count: int) -> None:
+def check_done(part: Cell, target: Path, count: int) -> None:
     r"""Raises if the rows of a part are not those that it would have now, as after --quick."""
     row, config = json.loads(target.read_text())[0], part.config.optimization
     if row["images"] != count:  # there may be fewer
@@ -152,18 +155,20 @@ def check_done(part: Part, target: Path, count: int) -> None:
     for name, value in wanted.items():
         if row[name] != value:
             raise ValueError(
-                f"{target}: expected a part with {name} {value}, got {row[name]}; give another --out"
+                f"{target}: expected a part with {name} {value}, got {row[name]}; give"
+                " another --out"
             )
 
 
 def run(
-    part: Part,
+    part: Cell,
     folder: Path,
     count: int = 2000,
     progress: Callable[[int, dict[str, Any]], None] | None = None,
     minutes: float | None = None,
 ) -> None:
-    r"""Trains a part, unless it is trained, and writes its pictures, NAME.npz, and its rows, NAME.json.
+    r"""Trains a part, unless it is trained, and writes its pictures, NAME.npz, and its rows,
+    NAME.json.
 
     Arguments:
         part: The part.
@@ -186,20 +191,19 @@ def run(
         rows, pictures = judge(load(trained.path), part, count)
     arrays: dict[str, Any] = {k: v.numpy() for k, v in pictures.items()}
     np.savez(target.with_suffix(".npz"), **arrays)
-    partial = target.with_suffix(".partial")
-    partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
-    partial.replace(target)
+    write_text(target, json.dumps(rows, indent=1, allow_nan=False))
 
 
 def run_all(
-    parts: Sequence[Part],
+    parts: Sequence[Cell],
     folder: Path,
     count: int = 2000,
     jobs: int = 1,
     minutes: float | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    r"""Runs parts side by side, as many at a time as there are jobs; one that fails leaves the others.
+    r"""Runs parts side by side, as many at a time as there are jobs; one that fails leaves the
+    others.
 
     Arguments:
         parts: The parts; those of the same shape of image further apart find compiled code.
@@ -228,8 +232,8 @@ def run_all(
 def reached(place: Path, data: str) -> float | None:
     r"""Returns the seconds of training until a run was below the paper's DCD at every level.
 
-    By the evaluations while training, a few hundred images each; `None` if never, or if the paper has
-    no such set.
+    By the evaluations while training, a few hundred images each; `None` if never, or if the paper
+    has no such set.
 
     Arguments:
         place: The folder of the run.
@@ -247,7 +251,8 @@ def reached(place: Path, data: str) -> float | None:
 
 
 def collect(folder: Path) -> list[results.Row]:
-    r"""Returns the rows of all parts in a folder, with the seconds to the paper's row (`reached`)."""
+    r"""Returns the rows of all parts in a folder, with the seconds to the paper's row
+    (`reached`)."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise ValueError(f"expected parts of a study in {folder}, got none; run it first")

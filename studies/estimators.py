@@ -1,18 +1,19 @@
 r"""Variance × cost of the estimators: what a step is worth, on points and on images.
 
-All estimators of one group aim at the same gradient up to their bias; they differ in how much noise
-they add to it and in what they cost. At a network half trained, the gradient of the parameters is
-drawn many times, each with a fresh batch and fresh noise, and
+All estimators of one group aim at the same gradient up to their bias; they differ in how much
+noise they add to it and in what they cost. At a network half trained, the gradient of the
+parameters is drawn many times, each with a fresh batch and fresh noise, and
 
 .. math:: V = \mathbb{E} \, \|G - \mathbb{E} G\|^2
 
 is divided by that of a reference without added noise: exact score matching for points, denoising
-score matching for images. The merit is variance × cost, both relative: a method with a tenth of the
-variance may take ten times as long. Cost is the time of a step as a multiple of the plain one,
+score matching for images. The merit is variance × cost, both relative: a method with a tenth of
+the variance may take ten times as long. Cost is the time of a step as a multiple of the plain one,
 interleaved (`studies.bench`); on a CPU it compares only within a run.
 
-Points are drawn from the rings, and in D = 8, 32 and 64 dimensions from eight Gaussians; images are smooth Gaussian fields, 16×16, with a power spectrum of
-:math:`1 / (1 + k^2)^2`, a stand-in with the smoothness of photographs.
+Points are drawn from the rings, and in D = 8, 32 and 64 dimensions from eight Gaussians; images
+are smooth Gaussian fields, 16×16, with a power spectrum of :math:`1 / (1 + k^2)^2`, a stand-in
+with the smoothness of photographs.
 """
 
 __all__ = ["ESTIMATORS", "fields", "run"]

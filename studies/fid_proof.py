@@ -1,9 +1,10 @@
-r"""Proof that the distance is the published one: CIFAR-10, 50,000 training against 10,000 test images.
+r"""Proof that the distance is the published one: CIFAR-10, 50,000 training against 10,000 test
+images.
 
 By the convention of the original graph, `tf`, the FID of the two is 3.15, the figure in the
-literature. The set is looked for under `--data-dir`, or `FOKKER_DATA` if it is not given. A pass on a
-GPU takes seconds, on one core of a CPU two hours or more; `--keep` stores the statistics so far in a
-folder, and a second call takes up from there.
+literature. The set is looked for under `--data-dir`, or `FOKKER_DATA` if it is not given. A pass
+on a GPU takes seconds, on one core of a CPU two hours or more; `--keep` stores the statistics so
+far in a folder, and a second call takes up from there.
 
     python studies/fid_proof.py --device cuda --out results/fid.json
 """

@@ -153,16 +153,16 @@ def denoised(folder: Path, data: str, data_dir: str | None, path: Path) -> None:
         data_dir: The folder that holds the named sets.
         path: The file of the figure.
     """
-    from fokker.app.report.image import strip
     from fokker.data.picture import to_float
     from fokker.data.sources import name_of
-    from fokker.objectives import LevelDCD
-    from fokker.runs.config import ImageData
-    from fokker.tasks.image import ImageTask, noisy
+    from fokker.images.denoise import noisy
+    from fokker.runs.config import Config, ImageData
+    from fokker.tasks.image import ImageTask
+    from fokker.tasks.reports.image import strip
 
     from .denoising import METHODS, SHOWN
 
-    task = ImageTask(ImageData(data, data_dir), LevelDCD())
+    task = ImageTask(Config(ImageData(data, data_dir))).load()
     clean = task.test(SHOWN, torch.device("cpu"))
     lines = {"clean": clean, "σ = 0.6": noisy(clean, 0.6)}
     for preset, method in METHODS:

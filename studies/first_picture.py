@@ -2,8 +2,8 @@ r"""What a newcomer waits for: clone, install, train, report.
 
 `git clone` of this repository into an empty folder; `make demo` there, its two halves timed apart,
 the environment (an empty venv and no cache of pip's, so downloads count) and the demo, until
-`runs/demo/report.html` is there. The quality of the picture is the demo's own last judgement. These
-are seconds of one machine, on one day.
+`runs/demo/report.html` is there. The quality of the picture is the demo's own last judgement.
+These are seconds of one machine, on one day.
 
     python studies/first_picture.py --out results/demo.json
 """
@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 
-from fokker.runs.folder import Run, load
+from fokker.runs.loading import load
 from fokker.runs.toml import encode
+from fokker.tasks import Run
 from pathlib import Path
 from rich.console import Console
 from rich.table import Table

@@ -1,7 +1,7 @@
 r"""How far samples are from where the flow leads, and what each method asks of the network for it.
 
-Images of an energy of every level are drawn from the same noise with few steps and with many of Heun's, which
-stand for the exact flow; the error is the RMSE of their pixels, in [−1, 1].
+Images of an energy of every level are drawn from the same noise with few steps and with many of
+Heun's, which stand for the exact flow; the error is the RMSE of their pixels, in [−1, 1].
 
     python studies/flows.py --out results/flows.json
 """
@@ -10,14 +10,15 @@ import argparse
 import torch
 
 from fokker import load
-from fokker.images.generate import check_trained, suited
 from fokker.samplers import FLOWS, Field, Heun, karras
+from fokker.tasks.image import check_trained
 from pathlib import Path
 from rich.console import Console
 from studies import results
 
 TRIALS = (
-    ("euler", 35), ("heun", 9), ("heun", 12), ("heun", 18), ("multistep", 12), ("multistep", 18), ("multistep", 24),
+    ("euler", 35), ("heun", 9), ("heun", 12), ("heun", 18),
+    ("multistep", 12), ("multistep", 18), ("multistep", 24),
     ("multistep", 35),
 )  # fmt: skip
 
@@ -34,7 +35,7 @@ def main() -> None:
     for name in args.runs:
         run = load(name)
         check_trained(run)
-        field = Field(suited(run, args.device, exact=True))
+        field = Field(run.energy_on(args.device, exact=True))
 
         def draw(method: str, steps: int, run=run, field=field) -> torch.Tensor:  # noqa: ANN001
             seed = torch.Generator().manual_seed(0)

@@ -1,8 +1,10 @@
-r"""The shape of the code base, in numbers: `python studies/house.py [--root CLONE] [--out results/house.json]`.
+r"""The shape of the code base, in numbers:
+`python studies/house.py [--root CLONE] [--out results/house.json]`.
 
-The package is a stack of floors. A module may import from its own floor and from those below, never from
-above; lazy imports inside functions and type-only imports count too. Nothing in the package imports the
-studies. `tests/test_house.py` holds the rules; this script measures, on this clone or on another commit's.
+The package is a stack of floors. A module may import from its own floor and from those below,
+never from above; lazy imports inside functions and type-only imports count too. Nothing in the
+package imports the studies. `tests/test_house.py` holds the rules; this script measures, on this
+clone or on another commit's.
 """
 
 __all__ = ["FLOORS", "Tree", "measure"]
@@ -19,9 +21,8 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
 from studies import results
+from typing import Any
 
 # from the ground up; a name is a module or a package right under fokker
 FLOORS: dict[str, tuple[str, ...]] = {
@@ -70,7 +71,8 @@ class Tree:
 
     @cached_property
     def modules(self) -> dict[str, Path]:
-        r"""The modules by their dotted name under `fokker`, the package itself as the empty name."""
+        r"""The modules by their dotted name under `fokker`, the package itself as the empty
+        name."""
         found = {}
         for path in sorted(self.source.rglob("*.py")):
             parts = path.relative_to(self.source).with_suffix("").parts
@@ -79,7 +81,8 @@ class Tree:
 
     @cached_property
     def edges(self) -> set[tuple[str, str]]:
-        r"""The pairs of modules of which the first imports the second, at any depth of a function."""
+        r"""The pairs of modules of which the first imports the second, at any depth of a
+        function."""
         found = set()
         for name, path in self.modules.items():
             package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -109,7 +112,7 @@ class Tree:
 
     def floor(self, name: str) -> int:
         r"""Returns the number of the floor of a module; studies are above all."""
-        top = name.split(".")[0]
+        top = name.split(".", maxsplit=1)[0]
         order = list(FLOORS)
         if (self.source / "studies").exists():  # a tree from before the floors
             for floor, names in BEFORE.items():
@@ -192,9 +195,19 @@ class Tree:
 
 
 def wheel_size(root: Path) -> int | None:
-    r"""Returns the bytes of the wheel without the shipped weights; `None` if it cannot be built."""
+    r"""Returns the bytes of the wheel without the shipped weights; `None` if it cannot be
+    built."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            folder,
+        ]
         done = subprocess.run([*command, str(root)], capture_output=True, check=False)
         if done.returncode != 0:
             return None
@@ -202,12 +215,16 @@ def wheel_size(root: Path) -> int | None:
 
         (path,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(path) as archive:
-            return sum(i.compress_size for i in archive.infolist() if "/weights/" not in i.filename)
+            return sum(
+                i.compress_size for i in archive.infolist() if "/weights/" not in i.filename
+            )
 
 
 def import_seconds(root: Path) -> float:
-    r"""Returns the seconds of `import fokker` after `import torch`, the least of three processes."""
-    code = "import time, torch; t = time.perf_counter(); import fokker; print(time.perf_counter() - t)"
+    r"""Returns the seconds of `import fokker` after `import torch`, the least of three
+    processes."""
+    now = "time.perf_counter()"
+    code = f"import time, torch; t = {now}; import fokker; print({now} - t)"
     run = lambda: subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(root / "src"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
@@ -224,7 +241,9 @@ def measure(root: Path) -> dict[str, Any]:
     size, name = tree.longest
     commit = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
     return {
-        "commit": subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip(),
+        "commit": subprocess.run(
+            commit, capture_output=True, text=True, check=False
+        ).stdout.strip(),
         "modules": len(tree.modules),
         "lines": len(tree.lines),
         "top_level_names": len({n.split(".")[0] for n in tree.modules if n}),
@@ -243,7 +262,9 @@ def measure(root: Path) -> dict[str, Any]:
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(), help="a clone; this one by default")
-    parser.add_argument("--label", default="now", help="the name of the row, such as before or now")
+    parser.add_argument(
+        "--label", default="now", help="the name of the row, such as before or now"
+    )
     parser.add_argument("--out", type=Path, default=None, help="also put the row into this file")
     given = parser.parse_args(args)
     row = {"label": given.label, **measure(given.root.resolve())}

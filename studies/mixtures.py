@@ -1,11 +1,11 @@
 r"""Gaussian mixtures in d = 8, 32 and 64: what the 2-D recipe does in higher dimension.
 
-Eight Gaussians of standard deviation 0.7 with means at radius 5. The short term uses one Rademacher
-probe instead of the exact Laplacian, steps of :math:`t = 10^{-3}` and no Fourier features; all
-methods share the network, a confining quadratic, the steps and the batch.
+Eight Gaussians of standard deviation 0.7 with means at radius 5. The short term uses one
+Rademacher probe instead of the exact Laplacian, steps of :math:`t = 10^{-3}` and no Fourier
+features; all methods share the network, a confining quadratic, the steps and the batch.
 
-In d = 64 the long term's Monte-Carlo evolution degenerates at large noise, so its times stop at the
-width of a component.
+In d = 64 the long term's Monte-Carlo evolution degenerates at large noise, so its times stop at
+the width of a component.
 """
 
 __all__ = ["DIMENSIONS", "METHODS", "run"]

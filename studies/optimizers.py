@@ -1,9 +1,10 @@
 r"""Adam beside Muon: how well a small U-Net energy has learned after as many steps.
 
-The energy, 1.2 million parameters, is trained by the limit of the divergence (denoising score matching) on
-images of a set made 16×16, 64 a step, at a rate that falls to zero as half a cosine. It is judged on 1,000
-test images by the error that it minimizes, a dimension: about 1 for the Gaussian that it begins as. Every
-trial has the same weights at the start, the same images and the same noise.
+The energy, 1.2 million parameters, is trained by the limit of the divergence (denoising score
+matching) on images of a set made 16×16, 64 a step, at a rate that falls to zero as half a cosine.
+It is judged on 1,000 test images by the error that it minimizes, a dimension: about 1 for the
+Gaussian that it begins as. Every trial has the same weights at the start, the same images and the
+same noise.
 
     python studies/optimizers.py --out results/optimizers.json
 """
@@ -18,7 +19,7 @@ from fokker import fit
 from fokker.data.picture import to_float
 from fokker.objectives import LevelDCD, LogNormal
 from fokker.runs.config import Config, ImageData, Optimization, UNet
-from fokker.runs.folder import Run
+from fokker.tasks import Run
 from fokker.tasks.image import ImageTask
 from pathlib import Path
 from rich.console import Console
@@ -52,7 +53,7 @@ def optimization_of(trial: str, steps: int, args: argparse.Namespace) -> Optimiz
 
 def error_of(run: Run, count: int, batch: int = 125) -> float:
     r"""Returns the weighted error of denoised test images, a dimension: twice the loss."""
-    task = run.task()
+    task = run.loaded()
     assert isinstance(task, ImageTask)
     device = torch.device(run.config.device)
     energy, generator = run.energy.to(device), torch.Generator(device).manual_seed(0)

@@ -6,16 +6,16 @@ networks of all sets and seeds train at once as *one* energy of torchebm, in one
 - rows: the points of all sets are one batch, and each goes through its own network. The mean over
   the batch, times K, is the sum of the K losses, so every network gets its own gradient, which
   Adam then treats elementwise. For losses that are means over independent points.
-- columns: a point of the product of K sets, in 2 K coordinates, with the sum of the K energies. For
-  persistent chains, whose buffer must stay with its network.
+- columns: a point of the product of K sets, in 2 K coordinates, with the sum of the K energies.
+  For persistent chains, whose buffer must stay with its network.
 
 A network whose energies are not finite is cut out of the loss, so that it takes no other with it.
-Energy matching couples the points of a batch, and exact score matching maps over single points, so each
-of their networks trains alone, on a GPU several side by side. The coupling of energy matching is torchebm's
-Sinkhorn iteration; on a GPU it runs compiled, a test compares the plans.
+Energy matching couples the points of a batch, and exact score matching maps over single points, so
+each of their networks trains alone, on a GPU several side by side. The coupling of energy matching
+is torchebm's Sinkhorn iteration; on a GPU it runs compiled, a test compares the plans.
 
-The settings of each loss are tuned first (`--stage tune`: all seven sets, one seed, fewer steps), by
-the exact KL, which favours the peer: no user could know it.
+The settings of each loss are tuned first (`--stage tune`: all seven sets, one seed, fewer steps),
+by the exact KL, which favours the peer: no user could know it.
 
     python studies/peers.py --stage tune --out runs/study-toy
     python studies/peers.py --stage run --out runs/study-toy
@@ -350,8 +350,9 @@ def mean_kl(rows: list[results.Row]) -> float:
 def spread(
     trials: list[Trial], pairs: list[tuple[str, int]], optimization: Optimization, device: str
 ) -> Iterator[tuple[list[results.Row], dict[str, np.ndarray]]]:
-    r"""Runs trials on pairs of a set and a seed, and yields what each stack came to: a stack is a trial
-    or, if its networks train alone, a network; on a GPU these train side by side, one for each core."""
+    r"""Runs trials on pairs of a set and a seed, and yields what each stack came to: a stack is a
+    trial or, if its networks train alone, a network; on a GPU these train side by side, one for
+    each core."""
     tasks = []
     for trial in trials:
         for part in [[pair] for pair in pairs] if trial.method in ALONE else [pairs]:
@@ -366,7 +367,8 @@ def spread(
 
 
 def tune(method: str, folder: Path, optimization: Optimization, device: str) -> None:
-    r"""Runs the trials of a method that are not there yet, on every set with one seed; writes all rows."""
+    r"""Runs the trials of a method that are not there yet, on every set with one seed; writes all
+    rows."""
     target = folder / "tuning" / f"{method}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     rows = json.loads(target.read_text()) if target.exists() else []

@@ -25,7 +25,7 @@ import torch
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from fokker.runs.checkpoints import first_line
+from fokker.files import first_line, write_text
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ def save(
     device: str | torch.device = "cpu",
     where: str | None = None,
 ) -> None:
-    r"""Writes rows with their provenance, whole or not at all. A value that does not exist is `None`;
-    NaN and infinity are refused.
+    r"""Writes rows with their provenance, whole or not at all. A value that does not exist is
+    `None`; NaN and infinity are refused.
 
     Arguments:
         path: The file.
@@ -88,9 +88,7 @@ def save(
         "rows": list(rows),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    partial.replace(path)
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def load(path: Path) -> Row:

@@ -1,14 +1,14 @@
 r"""The 2-D study: the paper's Table 2 and its figure of learned densities.
 
-Sets × seeds of one method train as one stack (`fokker.compute.stack`). Every method leaves a part in the
-folder of the study as soon as it is done, so a study that was stopped goes on where it was; the
-parts together are `results/toy.json`.
+Sets × seeds of one method train as one stack (`fokker.compute.stack`). Every method leaves a part
+in the folder of the study as soon as it is done, so a study that was stopped goes on where it was;
+the parts together are `results/toy.json`.
 
-A run counts as **diverged** if a loss or weight was not finite, or if it ends with a score matching
-loss above zero, that of a flat energy.
+A run counts as **diverged** if a loss or weight was not finite, or if it ends with a score
+matching loss above zero, that of a flat energy.
 """
 
-__all__ = ["METHODS", "Part", "collect", "run"]
+__all__ = ["METHODS", "Arm", "collect", "run"]
 
 import json
 import math
@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from fokker.compute.stack import train_stack
 from fokker.data import PLANAR, toy
 from fokker.energies import Energy
+from fokker.files import write_text
 from fokker.grid import Grid
 from fokker.metrics import PlanarReport
-from fokker.runs.config import Optimization
+from fokker.runs.config import Config, Optimization, ToyData
 from fokker.runs.presets import PRESETS
 from fokker.tasks import ToyTask
 from pathlib import Path
@@ -43,7 +44,7 @@ WINDOW = Grid(-1.1, 1.1, 160)  # what the figure shows
 
 
 @dataclass(frozen=True)
-class Part:
+class Arm:
     r"""One method on some sets with some seeds."""
 
     preset: str
@@ -69,7 +70,7 @@ def judge(energy: Energy, name: str, finite: bool, device: str) -> results.Row:
     r"""Returns the figures of one learned energy, `None` where there are none."""
     data = toy(name)
     if finite:
-        row: results.Row = {**ToyTask(data).judge(energy, torch.device(device))}
+        row: results.Row = {**ToyTask(Config(ToyData(name))).judge(energy, torch.device(device))}
     else:
         row = dict.fromkeys(PlanarReport._fields)
         row["optimum"] = data.optimum() if math.isfinite(data.optimum()) else None
@@ -77,7 +78,7 @@ def judge(energy: Energy, name: str, finite: bool, device: str) -> results.Row:
     return row
 
 
-def check_done(part: Part, folder: Path) -> None:
+def check_done(part: Arm, folder: Path) -> None:
     r"""Raises if there are rows of a part that it would not have now, as after --quick."""
     target, own = folder / f"{part.name}.json", part.optimization
     if not target.exists():
@@ -93,7 +94,7 @@ def check_done(part: Part, folder: Path) -> None:
             )
 
 
-def run(part: Part, folder: Path, progress: Callable[[int], None] = lambda step: None) -> None:
+def run(part: Arm, folder: Path, progress: Callable[[int], None] = lambda step: None) -> None:
     r"""Trains a part and writes its rows and its learned densities, unless they are there."""
     target = folder / f"{part.name}.json"
     if target.exists():
@@ -140,9 +141,7 @@ def write(name: str, rows: list[results.Row], densities: dict[str, Any], folder:
     r"""Writes a part of the study, its rows last, so that a part that is there is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(folder / f"{name}.npz", **densities)
-    partial = (folder / name).with_suffix(".partial")
-    partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
-    partial.replace(folder / f"{name}.json")
+    write_text(folder / f"{name}.json", json.dumps(rows, indent=1, allow_nan=False))
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_each_rank_says_that_its_memory_is_short(capsys, monkeypatch):
     def short(self):
         raise torch.OutOfMemoryError("CUDA out of memory.\nand much more")
 
-    monkeypatch.setattr("fokker.app.house.Doctor.run", short)
+    monkeypatch.setattr("fokker.app.doctor.Doctor.run", short)
     error = error_of(capsys, "doctor")
     assert (
         error
@@ -94,7 +94,7 @@ def test_another_failure_is_not_taken_for_one_of_memory(monkeypatch):
     def broken(self):
         raise RuntimeError("expected the same weights on all 2 ranks")
 
-    monkeypatch.setattr("fokker.app.house.Doctor.run", broken)
+    monkeypatch.setattr("fokker.app.doctor.Doctor.run", broken)
     with pytest.raises(RuntimeError, match="the same weights"):
         main(["doctor"])
 
@@ -103,7 +103,7 @@ def test_an_interrupted_command_is_one_line(capsys, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fokker.app.house.Doctor.run", interrupted)
+    monkeypatch.setattr("fokker.app.doctor.Doctor.run", interrupted)
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 130 and capsys.readouterr().err == "fokker: interrupted\n"
@@ -159,7 +159,7 @@ def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
     (tmp_path / "points.csv").write_text("".join(f"{a},{b},{c}\n" for a, b, c in rows))
     save_png(tmp_path / "noisy.png", torch.randn(1, 28, 28).clamp(-1, 1))
     # which takes seconds, and has tests of its own
-    monkeypatch.setattr("fokker.app.report.write_report", lambda run: run.path / "report.html")
+    monkeypatch.setattr("fokker.app.train.write_report", lambda run: run.path / "report.html")
     found = commands()
     assert len(found) == len(QUICK)
     for command in found:

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from conftest import standard_error
-from fokker.checks import dimension
 from fokker.derivatives import (
     LAPLACIANS,
     Auto,
@@ -21,6 +20,7 @@ from fokker.derivatives import (
     value,
 )
 from fokker.networks import ACTIVATIONS, MLP
+from fokker.shapes import dimension
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -1,4 +1,5 @@
-r"""The cells of the documentation run, page by page, without sphinx; and its pages are all linked."""
+r"""The cells of the documentation run, page by page, without sphinx; and its pages are all
+linked."""
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt

@@ -88,6 +88,11 @@ def test_own_objective(run):
     assert float(run(example("own_objective")).split()[-2]) < 0.1
 
 
+def test_windows(run):
+    out = run(example("windows"), "--quick")
+    assert len(re.findall(r"neighbors differ by \d", out)) == 2 and "report of" in out
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_says_what_it_shows_and_how_long_it_takes(name):
     code = example(name).read_text()

@@ -15,6 +15,7 @@ import torch
 
 from conftest import Diffused, three_modes
 from fokker.analytic import Gaussian
+from fokker.compute.field import CompiledField
 from fokker.networks import UNetEnergy
 from fokker.samplers import (
     FLOWS,
@@ -67,7 +68,8 @@ def draw(flow, n, seed=0, energy=ENERGY, shape=(2,), **rest):
 
 
 def energy_distance(x, y):
-    r"""Twice the mean distance across less those within, without the pairs of a point with itself."""
+    r"""Twice the mean distance across less those within, without the pairs of a point with
+    itself."""
     within = [torch.cdist(z, z).sum() / (len(z) * (len(z) - 1)) for z in (x, y)]
     return float(2 * torch.cdist(x, y).mean() - sum(within))
 
@@ -400,7 +402,7 @@ class Net(nn.Module):
 def test_compiled_is_eager():
     torch.manual_seed(0)
     energy, flow = Net(), EXAMPLES["mala"]
-    field = Field(energy, compile=True)
+    field = CompiledField(energy)
     for _ in range(2):
         eager, fast = (flow.run(e, 7, (2,), seeded(), batch=4) for e in (energy, field))
         torch.testing.assert_close(fast.samples, eager.samples, rtol=1e-7, atol=1e-9)
@@ -550,7 +552,7 @@ def test_guidance_is_a_sum_of_energies_and_of_denoisers():
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of the compiler's own
 def test_what_is_compiled_serves_all_weights_of_guidance():
     energy = Guided(gaussian(1.0), gaussian(2.0), 1.5)
-    field, x = Field(energy, compile=True), torch.randn(4, 2)
+    field, x = CompiledField(energy), torch.randn(4, 2)
     for w in (1.5, 3.0):
         energy.weight.fill_(w)
         torch.testing.assert_close(field.slope(x, 0.8), Field(energy).slope(x, 0.8))

@@ -1,4 +1,5 @@
-r"""Files from a stranger: a few hundred of those that `studies/trust/fuzz.py` makes, and the faults it sees."""
+r"""Files from a stranger: a few hundred of those that `studies/trust/fuzz.py` makes, and the
+faults it sees."""
 
 import importlib.util
 import json

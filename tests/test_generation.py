@@ -9,29 +9,17 @@ import torch
 from dataclasses import replace
 from fokker import fit, load
 from fokker.app.cli import main
+from fokker.app.guide import WEIGHT, Guidance
 from fokker.app.train import TrainGeneration
 from fokker.compute.ranks import Ranks
 from fokker.data.images import Images
 from fokker.data.picture import read_png, to_float
 from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
-from fokker.images.generate import (
-    GUIDANCE,
-    Sampling,
-    bits_of,
-    check_trained,
-    generate,
-    guide_for,
-    residuals_of,
-)
-from fokker.metrics import (
-    Extractor,
-    described,
-    fid_between,
-    fokker_planck_residual,
-    judge_images,
-    reference_of,
-)
+from fokker.images.denoise import noisy
+from fokker.images.generate import Sampling, bits_of, generate, residuals_of
+from fokker.images.quality import described, judge_images, reference_of
+from fokker.metrics import Extractor, fid_between, fokker_planck_residual
 from fokker.objectives import (
     Denoising,
     Grid,
@@ -42,12 +30,15 @@ from fokker.objectives import (
     Uniform,
 )
 from fokker.runs import shipped
+from fokker.runs.checkpoints import Checkpoint
+from fokker.runs.checkpoints import newest as read_checkpoint
+from fokker.runs.checkpoints import write as write_checkpoint
 from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
-from fokker.runs.folder import Checkpoint, build, read_checkpoint, write_checkpoint
+from fokker.runs.folder import build
 from fokker.runs.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
 from fokker.runs.toml import dumps, loads
 from fokker.samplers import Euler, Heun, karras
-from fokker.tasks.image import noisy
+from fokker.tasks.image import check_trained
 from pathlib import Path
 from studies import results
 
@@ -265,10 +256,10 @@ def test_a_place_that_cannot_be_written_is_told_before_drawing(
 
 def test_a_guide_of_other_images_is_noticed():
     run = load("cifar10")
-    guide, weight = guide_for(run, "cifar10", None) or (None, 0)
-    assert guide is not None and weight == GUIDANCE
+    guide, weight = Guidance("cifar10").find(run) or (None, 0)
+    assert guide is not None and weight == WEIGHT
     with pytest.warns(UserWarning, match="of the same images, cifar10, got .*, one of celeba32"):
-        guide_for(run, "celeba32", None)
+        Guidance("celeba32").find(run)
 
 
 def test_what_cannot_be_sampled_says_so(tmp_path, capsys, trained):

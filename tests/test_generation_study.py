@@ -10,8 +10,11 @@ from dataclasses import replace
 from fokker.app.cli import main
 from fokker.data.picture import to_float
 from fokker.metrics import Extractor
-from fokker.runs.folder import load, read_checkpoint, write_checkpoint
+from fokker.runs.checkpoints import newest as read_checkpoint
+from fokker.runs.checkpoints import write as write_checkpoint
+from fokker.runs.loading import load
 from fokker.runs.training import Diverged, Interrupted
+from fokker.tasks import Run
 from matplotlib.axes import Axes
 from pathlib import Path
 from studies import generation, results, tables
@@ -312,20 +315,18 @@ def test_a_corrected_draw_has_float32_layers(study, tmp_path, monkeypatch):
     path = folder / PART.name / "run" / "config.toml"
     assert 'precision = "float32"' in path.read_text()
     path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))  # as on a GPU
-    real, draw = generation.working.suited, generation.working.generate
-    other = load(path.parent)
-    assert real(other, "meta").dtype == torch.bfloat16
-    assert real(other, "meta", exact=True).dtype == torch.float32
+    draw, other = generation.working.generate, load(path.parent)
+    assert other.energy_on("meta").dtype == torch.bfloat16
+    assert other.energy_on("meta", exact=True).dtype == torch.float32
 
-    def suited(run, device, exact=False):
-        run.energy.dtype = torch.float32 if exact else torch.bfloat16
-        return run.energy
+    def energy_on(run, device, exact=False):
+        return run.energy if exact else run.energy.cast("bfloat16")
 
-    def generate(field, *args):
-        seen.append((args[2].corrector, field.energy.dtype))
-        return draw(field, *args)
+    def generate(field, n, shape, sampling, **options):
+        seen.append((sampling.corrector, field.energy.dtype))
+        return draw(field, n, shape, sampling, **options)
 
-    monkeypatch.setattr(generation.working, "suited", suited)
+    monkeypatch.setattr(Run, "energy_on", energy_on)
     monkeypatch.setattr(generation.working, "generate", generate)
     monkeypatch.setattr("fokker.images.generate.WARMUP", 2)
     shutil.rmtree(folder / PART.name / "samples")

@@ -38,8 +38,8 @@ def test_relax_keeps_the_density_of_the_energy():
 
 
 def test_relax_is_ornstein_uhlenbeck_on_a_gaussian():
-    r"""On N(0, 1), dx = -x/2 dt + dw: mean m e^{-t/2}, variance 1 + (v - 1) e^{-t}; of second order
-    in the spacing."""
+    r"""On N(0, 1), dx = -x/2 dt + dw: mean m e^{-t/2}, variance 1 + (v - 1) e^{-t}; of second
+    order in the spacing."""
     errors = []
     for size in (40, 80):
         grid = Grid(-4, 4, size)

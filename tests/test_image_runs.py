@@ -10,13 +10,13 @@ from fokker import fit, load
 from fokker.app.cli import main
 from fokker.app.train import TrainDenoising
 from fokker.data.picture import read_png, save_png, to_uint8
-from fokker.images.denoise import denoise
+from fokker.images.denoise import denoise, noisy
 from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
 from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.runs.presets import IMAGE_METHODS, image_config
 from fokker.runs.toml import dumps, loads
 from fokker.runs.training import Interrupted
-from fokker.tasks.image import ImageTask, level_of, noisy
+from fokker.tasks.image import ImageTask, level_of
 from pathlib import Path
 from studies import denoising, figures
 
@@ -83,7 +83,7 @@ def test_other_objectives_and_networks(tmp_path, objective, network):
 def test_training_a_denoiser_lowers_its_error(tmp_path):
     longer = config(optimization=Optimization(steps=40, batch=16, rate=3e-3), evaluate=40)
     run = fit(longer, tmp_path / "run")
-    task = run.task()
+    task = run.loaded()
     assert isinstance(task, ImageTask)
     clean = task.test(50, torch.device("cpu"))
     x = noisy(clean, 0.6)
@@ -91,6 +91,42 @@ def test_training_a_denoiser_lowers_its_error(tmp_path):
     start = 0.25 / (0.25 + 0.36) * x
     error = lambda y: float((y - clean).square().mean())
     assert error(run.energy.denoise(x, 0.6)) < 0.8 * error(start)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        UNet(8, 1, precision="bfloat16"),
+        UNet(8, 1, "denoiser", precision="bfloat16"),
+        ResNet(10, 1, precision="bfloat16"),
+    ],
+)
+def test_a_run_trained_in_bfloat16_is_judged_in_float32_on_a_cpu(tmp_path, network, capsys):
+    r"""Values in bfloat16 are off by nats: on a CPU every command reads the weights in float32."""
+    objective = LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True)
+    if isinstance(network, ResNet):
+        objective = Noisy(level=0.3)
+    elif network.form == "denoiser":
+        objective = Denoising(LogUniform(0.1, 1.0))
+    steps = Optimization(steps=2, batch=4)
+    run = fit(config(objective, network, optimization=steps, evaluate=2), tmp_path / "run")
+    wide = replace(run.config, network=replace(network, precision="float32"))
+    model = wide.build(run.shape)
+    model.load_state_dict(run.energy.state_dict())
+    x = torch.randn(3, *run.shape)
+    level = None if not isinstance(network, ResNet) else 0.3
+    clean = denoise(model, x, 0.5, level)
+    assert torch.equal(denoise(run.energy, x, 0.5, level), clean)
+    assert torch.equal(denoise(run.energy_on("cpu"), x, 0.5, level), clean)
+    narrow = run.energy.cast("bfloat16")
+    assert not torch.equal(denoise(narrow, x, 0.5, level), clean)
+    assert torch.equal(denoise(run.energy, x, 0.5, level), clean)  # the original is as it was
+    for a, b in zip(narrow.parameters(), run.energy.parameters(), strict=True):
+        assert a is b
+    main(["evaluate", str(run.path), "--json"])
+    line = json.loads(capsys.readouterr().out)
+    exact = run.loaded().judge(model, torch.device("cpu"))
+    assert line["rmse_0.3"] == exact["rmse_0.3"] != run.judged["rmse_0.3"]
 
 
 def test_levels_of_objectives():
@@ -137,7 +173,7 @@ def test_images_smaller_than_the_window_of_ssim(tmp_path):
     assert run.metrics[-1]["rmse_0.3"] > 0
     main(["report", str(run.path)])
     assert "<td>none</td>" in (run.path / "report.html").read_text()
-    rows, pictures = denoising.judge(run, denoising.Part(MINI, "fokker", "dcd-limit"), count=2)
+    rows, pictures = denoising.judge(run, denoising.Cell(MINI, "fokker", "dcd-limit"), count=2)
     assert {row["ssim"] for row in rows} == {None}
     assert {k: v.shape for k, v in pictures.items()} == dict.fromkeys(
         ("0.3", "0.6", "0.9"), (2, 1, 8, 8)
@@ -257,7 +293,7 @@ def test_the_report_counts_its_images(tmp_path):
 
 
 def test_a_study_is_not_mixed_with_another(tmp_path, capsys):
-    part = denoising.Part(MINI, "fokker", "reference", steps=1, batch=2, quick=True)
+    part = denoising.Cell(MINI, "fokker", "reference", steps=1, batch=2, quick=True)
     denoising.run(part, tmp_path, count=2)
     denoising.run(part, tmp_path, count=2)  # done
     for other, count, line in (
@@ -286,9 +322,9 @@ def test_a_slice_of_the_study_has_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def test_the_study(tmp_path):
     for method in ("dcd-limit", "reference"):
-        part = denoising.Part(MINI, "fokker", method, steps=2, batch=2, quick=True)
+        part = denoising.Cell(MINI, "fokker", method, steps=2, batch=2, quick=True)
         denoising.run(part, tmp_path, count=3)
-    part = denoising.Part(MINI, "paper", "cd", steps=2, batch=2, quick=True)
+    part = denoising.Cell(MINI, "paper", "cd", steps=2, batch=2, quick=True)
     denoising.run(part, tmp_path, count=3)
     rows = denoising.collect(tmp_path)
     fields = "data method preset sigma rmse_mean rmse_of_mean psnr ssim rule train_images"
@@ -316,12 +352,12 @@ def test_the_study(tmp_path):
 
 
 def test_the_figure_shows_the_best_rule(tmp_path):
-    part = denoising.Part(MINI, "paper", "cd", steps=2, batch=2, quick=True)
+    part = denoising.Cell(MINI, "paper", "cd", steps=2, batch=2, quick=True)
     run = fit(part.config, tmp_path / "run")
     rows, pictures = denoising.judge(run, part, count=2)
     own = [row for row in rows if abs(row["sigma"] - 0.6) < 0.01 and not row["clipped"]]
     rule = min(own, key=lambda row: row["rmse_mean"])["rule"]
-    task = run.task()
+    task = run.loaded()
     x = noisy(task.test(2, torch.device("cpu")), 0.6)
     generator = torch.Generator().manual_seed(0)
     out = denoise(run.energy, x, 0.6, task.level, rule, generator=generator)
@@ -343,7 +379,7 @@ def test_seconds_to_the_row_of_the_paper(tmp_path):
 @pytest.mark.slow
 def test_variants_of_the_divergence_train(tmp_path):
     for _, method in denoising.VARIANTS:
-        part = denoising.Part(MINI, "paper", method, steps=2, batch=4, quick=True)
+        part = denoising.Cell(MINI, "paper", method, steps=2, batch=4, quick=True)
         denoising.run(part, tmp_path, count=2)
     assert {row["method"] for row in denoising.collect(tmp_path)} == {"dcd-stein", "dcd-path"}
 
@@ -351,7 +387,7 @@ def test_variants_of_the_divergence_train(tmp_path):
 @pytest.mark.slow
 def test_parts_side_by_side(tmp_path):
     parts = [
-        denoising.Part(MINI, "paper", method, steps=2, batch=2, quick=True)
+        denoising.Cell(MINI, "paper", method, steps=2, batch=2, quick=True)
         for method in ("cd", "dcd")
     ]
     broken = replace(parts[0], data=str(tmp_path / "nothing"))

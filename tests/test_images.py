@@ -401,7 +401,8 @@ def test_no_data_folder(tmp_path):
 def test_unknown_sources(name):
     refused(
         name,
-        "expected a folder of images, hub:OWNER/NAME or one of mnist, fashion_mnist, cifar10, svhn,"
+        "expected a folder of images, hub:OWNER/NAME or one of mnist, fashion_mnist,"
+        " cifar10, svhn,"
         f" celeba32, got '{name}', which is none of them",
     )
     refused(Path("mnist"), "expected a folder of images, .* got 'mnist', which is none of them")

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from conftest import Diffused, standard_error, three_modes
-from fokker.checks import align
 from fokker.derivatives import Exact
 from fokker.diffusions import VP
 from fokker.energies import Energy
@@ -13,6 +12,7 @@ from fokker.evolution import Taylor, transition
 from fokker.objectives import Grid, LevelDCD, LogNormal, Preserving, Uniform, lens
 from fokker.runs.config import Config
 from fokker.runs.toml import dumps, loads
+from fokker.shapes import align
 from torch import Tensor
 
 S2, D = 0.5, 3  # the variance of the data, its dimension
@@ -189,7 +189,8 @@ def test_the_minimizer_of_the_time_score_has_one_constant():
 
 
 def test_the_target_of_the_time_score_is_the_slope_of_the_mixture():
-    r"""E[(D − ‖ε‖²) / 2 | z] = −τ ∂ log p / ∂τ: the residual is uncorrelated with functions of z."""
+    r"""E[(D − ‖ε‖²) / 2 | z] = −τ ∂ log p / ∂τ: the residual is uncorrelated with functions of
+    z."""
     mixture, sigma = three_modes(), torch.full((200_000,), 0.6)
     generator = torch.Generator().manual_seed(1)
     x = mixture.sample(200_000, generator)

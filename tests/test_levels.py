@@ -109,7 +109,8 @@ def mixture_slope(rho: Tensor, d: int, r: float) -> Tensor:
 
 
 def test_noise_along_a_sampler() -> None:
-    r"""Noise alone in 3,072 dimensions, by the probability flow of a minimizer from level 80 to 0.01."""
+    r"""Noise alone in 3,072 dimensions, by the probability flow of a minimizer from level 80 to
+    0.01."""
     d, ratio = 3072, math.log(80 / 0.01)
     start = 1 + torch.tensor([-1.0, 0, 1]).double() / math.sqrt(2 * d)
 

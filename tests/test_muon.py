@@ -12,8 +12,8 @@ from fokker.compute.ranks import Ranks
 from fokker.compute.stack import rate_at, train_stack
 from fokker.networks import UNetEnergy
 from fokker.objectives import DCD, Denoising
+from fokker.runs.checkpoints import newest as read_checkpoint
 from fokker.runs.config import Config, ImageData, Network, Optimization, UNet
-from fokker.runs.folder import read_checkpoint
 from fokker.runs.guard import finite
 from fokker.runs.state import State, step_generator
 from fokker.runs.toml import dumps, loads

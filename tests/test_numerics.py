@@ -1,4 +1,5 @@
-r"""Derivatives of every layer and objective against finite differences; shapes and dtypes of all."""
+r"""Derivatives of every layer and objective against finite differences; shapes and dtypes of
+all."""
 
 import copy
 import importlib
@@ -219,7 +220,8 @@ for form in FORMS:
 
 
 def directional(energy, objective, calls, x, state, seed):
-    r"""The derivative of the loss along random directions: of a step, and by finite differences."""
+    r"""The derivative of the loss along random directions: of a step, and by finite
+    differences."""
     out = Step(energy, objective)(x, state, torch.Generator().manual_seed(seed))
     pairs = []
     for _ in range(3):

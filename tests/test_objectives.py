@@ -181,7 +181,7 @@ def test_images_and_functional_gradients(name):
     objective, x = OBJECTIVES[name](**settings), 0.5 * torch.randn(6, 1, 5, 5)
     params = dict(net.named_parameters())
     call = lambda p: lambda x: torch.func.functional_call(net, p, (x,)).squeeze(1)
-    loss = lambda p: objective.compute(call(p), x, None, torch.Generator().manual_seed(1)).loss
+    loss = lambda p: objective.part(call(p), x, None, torch.Generator().manual_seed(1)).loss
     loss(params).backward()
     grads = torch.func.grad(loss)({k: p.detach() for k, p in params.items()})
     # a constant cancels, except where a way to the Laplacian squares the loss's rounding

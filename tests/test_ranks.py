@@ -321,10 +321,11 @@ CONFIG = Config(
 )
 DRIVER = """
 import os, signal, sys, torch
-from fokker import training
+from fokker.runs import training
+from fokker.images.quality import merge
 from fokker.metrics.fid import Statistics
-from fokker.ranks import join
-from fokker.toml import loads
+from fokker.compute.ranks import join
+from fokker.runs.toml import loads
 from pathlib import Path
 
 torch.set_num_threads(1)
@@ -335,7 +336,7 @@ with join("cpu") as ranks:
     # features of images, shared out
     x = torch.randn(11, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mine = ranks.among(11)
-    merged = ranks.merge(Statistics.of(x[mine.start : mine.stop], "tf", "w"))
+    merged = merge(Statistics.of(x[mine.start : mine.stop], "tf", "w"), ranks)
     whole = Statistics.of(x, "tf", "w")
     assert merged.count == 11 and torch.allclose(merged.covariance(), whole.covariance())
     assert torch.allclose(merged.mean, whole.mean)

@@ -8,7 +8,7 @@ import sys
 
 from fokker.app.cli import main
 from fokker.data import PLANAR
-from fokker.tasks.image import LEVELS
+from fokker.images.denoise import LEVELS
 from pathlib import Path
 from studies import denoising, results, tables
 from studies.tables.cost import growth_table

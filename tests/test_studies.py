@@ -53,7 +53,7 @@ def fields(name):
 def part(monkeypatch, optimization=QUICK):
     own = presets.PRESETS["fokker"]._replace(network=NETWORK, optimization=optimization)
     monkeypatch.setitem(presets.PRESETS, "fokker", own)
-    return toy.Part("fokker", "sm", ("moons", "circles"), (0, 1))
+    return toy.Arm("fokker", "sm", ("moons", "circles"), (0, 1))
 
 
 def test_toy_rows(monkeypatch, tmp_path):

@@ -211,7 +211,8 @@ def density(header, image, size):
 
 
 def test_a_frame_of_the_truth_has_no_error(circles):
-    energy = circles.task.data.energy()
+    data = ToyData("circles").build()
+    energy = data.energy()
     header, arrays = unpack(circles.frame(energy, {"op": "frame"}, [1.0, 2.0]))
     assert header["kl"] < 1e-4 and header["fisher_gap"] < 1e-6
     assert header["off_mass"] == pytest.approx(1e-4, rel=0.1)
@@ -219,14 +220,12 @@ def test_a_frame_of_the_truth_has_no_error(circles):
     assert p.sum() * circles.grid.cell == pytest.approx(1, abs=1e-3)
     # rows from the top: the value of a cell is the density at its center
     x, y = circles.grid.axis()[20], circles.grid.axis()[60]
-    there = float(circles.task.data.log_density(torch.tensor([[x, y]]).double()))
+    there = float(data.log_density(torch.tensor([[x, y]]).double()))
     assert math.log(p[79 - 60, 20]) == pytest.approx(there, abs=5e-3)
     assert arrays["losses"].tolist() == [1.0, 2.0]
     # the score at a node, x first
     node, side = circles.nodes[19 * 4 + 7], 19
-    np.testing.assert_allclose(
-        arrays["score"][side * 4 + 7], circles.task.data.score(node[None])[0], rtol=1e-4
-    )
+    np.testing.assert_allclose(arrays["score"][side * 4 + 7], data.score(node[None])[0], rtol=1e-4)
 
 
 def test_a_frame_that_is_not_finite_is_an_error(circles):
@@ -247,8 +246,8 @@ def test_particles_come_to_the_model(circles):
 
 
 def test_the_taylor_step_errs_as_the_square_of_the_time(circles):
-    r"""On N(0, v) the evolved energy is x²/2(v + t) + log(v + t), the step x²/2v + log v + t (2/v -
-    x²/v²)/2; of second order, and known under N(0, v + t)."""
+    r"""On N(0, v) the evolved energy is x²/2(v + t) + log(v + t), the step x²/2v + log v + t (2/v
+    - x²/v²)/2; of second order, and known under N(0, v + t)."""
     v = 0.05
     header, arrays = unpack(circles.evolve(Known(Gaussian(torch.zeros(2).double(), v)), {}))
     times, errors = header["times"], header["errors"]

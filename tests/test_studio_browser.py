@@ -90,9 +90,9 @@ def pixel(page, panel, x, y, half):
     return tuple(
         page.evaluate(
             """([panel, u, v]) => {
-                const canvas = document.querySelector(`#${panel} canvas`);
-                const [i, j] = [Math.floor(u * canvas.width), Math.floor(v * canvas.height)];
-                return Array.from(canvas.getContext("2d").getImageData(i, j, 1, 1).data.slice(0, 3));
+                const canvas = document.querySelector(`#${panel} canvas`); const [i, j] =
+                [Math.floor(u * canvas.width), Math.floor(v * canvas.height)]; return
+                Array.from(canvas.getContext("2d").getImageData(i, j, 1, 1).data.slice(0, 3));
             }""",
             [panel, (x / half + 1) / 2, (1 - y / half) / 2],
         )

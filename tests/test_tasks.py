@@ -13,12 +13,11 @@ from dataclasses import replace
 from fokker import fit, load
 from fokker.analytic import GaussianMixture
 from fokker.app.cli import main
-from fokker.app.judge import judgement
 from fokker.app.report import write_report
 from fokker.data.table import read_table
 from fokker.energies import Quadratic
-from fokker.runs.config import Network, Optimization, TableData
-from fokker.runs.folder import read_checkpoint
+from fokker.runs.checkpoints import newest as read_checkpoint
+from fokker.runs.config import Config, Network, Optimization, TableData
 from fokker.runs.presets import table_config
 from fokker.runs.training import Diverged, Interrupted
 from fokker.tasks import TableEnergy, TableTask
@@ -91,7 +90,7 @@ def test_outliers_have_high_scores(run, truth):
 
 
 def test_split_is_the_same_on_resume(points):
-    a, b = (TableTask(TableData(str(points)), 3) for _ in "ab")
+    a, b = (TableTask(Config(TableData(str(points)), seed=3)).load() for _ in "ab")
     for part in ("train", "validation", "test"):
         assert torch.equal(getattr(a, part), getattr(b, part))
     assert (len(a.train), len(a.validation), len(a.test)) == (1600, 200, 200)
@@ -100,7 +99,7 @@ def test_split_is_the_same_on_resume(points):
 
 
 def test_the_judgement_is_of_the_test_rows(run):
-    task, e = run.task(), run.energy
+    task, e = run.loaded(), run.energy
     mean = lambda part: float(e(task.values[task.rows[part]]).double().mean())
     assert run.judged["nll"] == pytest.approx(mean("test"), abs=1e-4)
     assert run.judged["nll_validation"] == pytest.approx(mean("validation"), abs=1e-4)
@@ -111,7 +110,7 @@ def test_the_judgement_is_of_the_test_rows(run):
 
 
 def test_a_gaussian_is_fitted_to_the_training_rows(points):
-    task = TableTask(TableData(str(points)), 0)
+    task = TableTask(Config(TableData(str(points)), seed=0)).load()
     x = task.values.double()
     train, test = (x[task.rows[part]] for part in ("training", "test"))
     normal = torch.distributions.MultivariateNormal(train.mean(0), torch.cov(train.T))
@@ -123,7 +122,7 @@ def test_a_gaussian_is_fitted_to_the_training_rows(points):
 def test_a_column_that_follows_from_others_has_no_gaussian(tmp_path):
     x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)).numpy()
     np.save(tmp_path / "x.npy", np.hstack((x, 3 * x[:, :1] - x[:, 1:])))
-    task = TableTask(TableData(str(tmp_path / "x.npy")), 0)
+    task = TableTask(Config(TableData(str(tmp_path / "x.npy")), seed=0)).load()
     assert math.isnan(task.gaussian(task.test))
     assert task.judge(Quadratic(1.0), CPU)["nll_gaussian"] is None
 
@@ -132,7 +131,7 @@ def test_a_table_of_too_many_columns_is_refused_before_it_is_judged(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.random.default_rng(0).normal(size=(20, 1025)))
     with pytest.raises(ValueError, match=r"x.npy: expected at most 1024 columns, got 1025"):
-        TableTask(TableData(str(path)), 0)
+        TableTask(Config(TableData(str(path)), seed=0)).load()
 
 
 def test_a_column_that_is_constant_among_the_training_rows_is_named_with_its_file(tmp_path):
@@ -143,7 +142,7 @@ def test_a_column_that_is_constant_among_the_training_rows_is_named_with_its_fil
     np.save(path := tmp_path / "x.npy", values)
     said = r"x.npy, rows to train on: expected column 'x1' to vary, got 0.0 in all 16 rows$"
     with pytest.raises(ValueError, match=said):
-        TableTask(TableData(str(path)), 0)
+        TableTask(Config(TableData(str(path)), seed=0)).load()
 
 
 @pytest.mark.slow
@@ -165,7 +164,7 @@ def test_samples_can_be_read_again_whatever_the_columns_are_called(tmp_path, cap
 
 def test_mass_far_from_all_rows_is_found(points):
     # an untrained energy is as wide as what confines it
-    task = TableTask(TableData(str(points)), 0)
+    task = TableTask(Config(TableData(str(points)), seed=0)).load()
     for std in (1.0, 3.0):
         log_z, error, ess = task.normalizer(Quadratic(std), CPU)
         assert abs(log_z - 3 * math.log(std * math.sqrt(2 * math.pi))) < 5 * error
@@ -235,7 +234,7 @@ def test_scores_are_written_beside_the_points(run, points, tmp_path, capsys):
         ([folder, points, "-o", points], "to write to another file than that of the points, got"),
         ([folder, points, "-o", tmp_path / "s.npy"], "expected --out to end in .csv, got"),
         ([folder, points, "-o", tmp_path / "none/s.csv"], "in a folder that exists, got"),
-        (["celeba32", points, "-o", tmp_path / "s.csv"], "got celeba32, one on images"),
+        (["celeba32", points, "-o", tmp_path / "s.csv"], "celeba32, a run on images"),
     ):
         with pytest.raises(SystemExit):
             main(["score", *map(str, args)])
@@ -258,10 +257,10 @@ def test_options_of_images_are_refused_for_points(run, tmp_path, capsys):
 def test_few_rows_are_said_to_be_few(tmp_path):
     np.savetxt(tmp_path / "few.csv", [[0.0], [1.0], [2.5], [4.0], [3.0], [7.0]], header="a")
     with pytest.warns(UserWarning, match="expected 3 or more rows to judge by, got 1, and 1 to"):
-        task = TableTask(TableData(str(tmp_path / "few.csv")), 0)
+        task = TableTask(Config(TableData(str(tmp_path / "few.csv")), seed=0)).load()
     line = task.judge(Quadratic(1.0), torch.device("cpu"))
     assert line["nll"] is not None and line["nll_error"] is None  # and torch warns of nothing
-    said = judgement({"step": 1, **line, "nll_gaussian": None})
+    said = task.describe({"step": 1, **line, "nll_gaussian": None})
     assert "± none nats (no Gaussian: rows are few, or a column follows from others)," in said
 
 
@@ -369,9 +368,7 @@ def test_stopped_at_an_evaluation_it_is_judged_all_the_same(small, tmp_path):
     whole = fit(small, tmp_path / "whole")
     with pytest.raises(Interrupted):
         fit(small, tmp_path / "run", progress=interrupt(3))
-    with pytest.raises(
-        ValueError, match=r"chosen by validation rows in .*, got none: .* \(resume it"
-    ):
+    with pytest.raises(ValueError, match=r"chosen by validation rows, got none: .*; resume it"):
         load(tmp_path / "run")
     with pytest.raises(Interrupted):
         fit(small, tmp_path / "run", resume=True, progress=interrupt(8))
@@ -391,7 +388,7 @@ def test_a_changed_file_is_named(small, tmp_path, capsys):
     run = fit(small, tmp_path / "run")
     path = tmp_path / "small.csv"
     path.write_text(path.read_text().replace("1", "2", 1))
-    for call in (run.task, lambda: fit(small, tmp_path / "run", resume=True)):
+    for call in (run.loaded, lambda: fit(small, tmp_path / "run", resume=True)):
         with pytest.raises(
             ValueError, match=r"expected the rows that were trained on, got others"
         ):
@@ -420,7 +417,7 @@ def test_report(run):
     for picture in ("pairs.png", "log_density.png", "curves.png"):
         assert (run.path / picture).stat().st_size > 5000
     # the row that is least likely of all is the first of the unusual
-    values = run.task().values
+    values = run.loaded().values
     least = int(run.energy(values).argmax())
     first = page[page.index("outlier score</th>") :].split("<td>")[1]
     assert first.startswith(f"{least + 1}<")

@@ -44,7 +44,7 @@ def test_curves_are_those_of_the_metrics(tmp_path):
 
 def test_option_of_the_command(tmp_path, capsys, monkeypatch):
     pytest.importorskip("tensorboard")
-    monkeypatch.setattr("fokker.app.report.write_report", lambda run: run.path)  # takes seconds
+    monkeypatch.setattr("fokker.app.train.write_report", lambda run: run.path)  # takes seconds
     few = ["--steps", "2", "--batch", "16", "--width", "8"]
     main(["train", "toy", *few, "--out", str(tmp_path), "--tensorboard"])
     assert curves(tmp_path)["loss"].keys() == {2}

@@ -20,8 +20,10 @@ from fokker.compute import step
 from fokker.metrics import evaluate_planar
 from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.runs import state, training
+from fokker.runs.checkpoints import VERSION
+from fokker.runs.checkpoints import newest as read_checkpoint
 from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
-from fokker.runs.folder import VERSION, load, read_checkpoint
+from fokker.runs.loading import load
 from fokker.runs.toml import dumps
 from fokker.runs.training import Diverged, Interrupted, fit
 
@@ -168,8 +170,8 @@ def test_divergence_stops_and_keeps_what_was_good(tmp_path, monkeypatch):
     with pytest.raises(Stop):
         fit(CONFIG, tmp_path / "run", progress=stop_at(4))
     kept = read_checkpoint(tmp_path / "run")
-    made, build = [], state.build
-    monkeypatch.setattr(state, "build", lambda *how: made.append(build(*how)) or made[-1])
+    made, build = [], Config.build
+    monkeypatch.setattr(Config, "build", lambda *args: made.append(build(*args)) or made[-1])
 
     def poison(done, line):
         if done == 5:
@@ -209,7 +211,8 @@ def test_checkpoints_are_whole_and_few(tmp_path):
 
 
 def fails(path, when, how):
-    r"""Trains, does something after the checkpoint of a step, and returns the line of the error."""
+    r"""Trains, does something after the checkpoint of a step, and returns the line of the
+    error."""
 
     def progress(done, line):
         if done == when and line:
@@ -247,10 +250,9 @@ def test_an_out_that_cannot_be_written_is_one_line(capsys, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
 def test_a_disk_that_is_full_keeps_the_last_checkpoint(tmp_path):
     folder = tmp_path / "run"
-    line = fails(folder, 4, lambda: (folder / "metrics.partial").symlink_to("/dev/full"))
+    line = fails(folder, 4, lambda: (folder / ".metrics.jsonl.partial").symlink_to("/dev/full"))
     assert "No space left on device" in line and line.endswith(f"; step 4 is kept in {folder}")
     assert load(folder).step == 4 and load(folder).metrics[-1]["step"] == 4
-    (folder / "metrics.partial").unlink()
     same_as_whole(tmp_path)
 
 
@@ -303,7 +305,7 @@ def write(path, text):
                 write(p / "checkpoint.json", '{"version": 99, "step": 1}')
                 for p in (r / "checkpoint").iterdir()
             ],
-            f"version {VERSION} or older in .* got version 99; use a newer fokker",
+            f"version {VERSION} in .* got version 99; use a newer fokker",
         ),
         (
             lambda r: [write(p, "") for p in r.glob("checkpoint/*/part-0000.safetensors")],

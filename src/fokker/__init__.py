@@ -15,7 +15,7 @@ from . import (
 )
 from .derivatives import score
 from .energies import Energy, LogDensity
-from .runs.folder import load
+from .runs.loading import load
 from .runs.training import fit
 
 __all__ = [

@@ -4,9 +4,10 @@ The oracles against which the rest is tested. A mixture of K Gaussians
 
 .. math:: p(x) = \sum_k w_k \, \mathcal{N}(x; \mu_k, \Sigma_k), \quad E(x) = -\log p(x),
 
-is normalized (:math:`Z = 1`), has its jet in closed form, can be sampled, and stays a mixture under
-a linear diffusion: :math:`\mu_k \to \alpha \mu_k`, :math:`\Sigma_k \to \alpha^2 \Sigma_k + \sigma^2
-I`. With one component, divergences between two of them are closed form too:
+is normalized (:math:`Z = 1`), has its jet in closed form, can be sampled, and stays a mixture
+under a linear diffusion: :math:`\mu_k \to \alpha \mu_k`,
+:math:`\Sigma_k \to \alpha^2 \Sigma_k + \sigma^2 I`. With one component, divergences between two of
+them are closed form too:
 
 .. math::
     \mathrm{KL}(p \| q) = \tfrac{1}{2} \big[ \mathrm{tr}(Q \Sigma) - D + m^\top Q m

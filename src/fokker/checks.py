@@ -1,20 +1,16 @@
-r"""Checks of what a user hands in, and the shapes they agree on.
+r"""Checks of what a user hands in.
 
-A point has shape :math:`(B, *)` with :math:`D = \prod *` coordinates, an energy :math:`(B)`, a time
-:math:`()` or :math:`(B)`. Every check raises a `ValueError` that names the value and what was
+A point has shape :math:`(B, *)` with :math:`D = \prod *` coordinates, an energy :math:`(B)`, a
+time :math:`()` or :math:`(B)`. Every check raises a `ValueError` that names the value and what was
 expected; none replaces a value.
 """
 
 __all__ = [
-    "align",
     "another",
     "at_least",
     "between",
     "brief",
-    "constant",
     "device",
-    "dimension",
-    "dot",
     "images",
     "instance",
     "not_negative",
@@ -27,39 +23,18 @@ __all__ = [
     "seed",
     "times",
     "unknown",
+    "writable",
 ]
 
 import difflib
-import math
 import sys
+import tempfile
 import torch
 
 from collections.abc import Iterable
 from pathlib import Path
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
-
-
-def align(c: Tensor, x: Tensor) -> Tensor:
-    r"""Appends axes to `c`, of shape :math:`()` or :math:`(B)`, until it broadcasts with `x`."""
-    return c.reshape(c.shape + (1,) * (x.ndim - c.ndim)) if c.ndim else c
-
-
-def constant(c: float, x: Tensor) -> Tensor:
-    r"""Returns the number `c` as a tensor :math:`()` with the dtype and device of `x`."""
-    if abs(c) > torch.finfo(x.dtype).max:
-        raise ValueError(f"expected a number within the range of {x.dtype}, got {c!r}")
-    return torch.full((), c, dtype=x.dtype, device=x.device)
-
-
-def dot(a: Tensor, b: Tensor) -> Tensor:
-    r"""Returns the inner product of each pair of points, :math:`(B, *), (B, *) \to (B)`."""
-    return (a * b).sum(tuple(range(1, a.ndim)))  # no flatten: it would copy channels-last images
-
-
-def dimension(x: Tensor) -> int:
-    r"""Returns the number :math:`D` of coordinates of each point of `x`."""
-    return math.prod(x.shape[1:])
 
 
 def points(x: Tensor, name: str = "x") -> Tensor:
@@ -177,6 +152,12 @@ def place(out: Path, suffixes: tuple[str, ...]) -> None:
         raise ValueError(f"expected --out to end in {' or '.join(suffixes)}, got {out}")
     if not out.parent.is_dir() or out.is_dir():
         raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
+
+
+def writable(out: Path) -> None:
+    r"""Raises an `OSError` unless a file can be created beside a path."""
+    with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}."):
+        pass
 
 
 def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:

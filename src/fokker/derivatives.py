@@ -61,7 +61,7 @@ from torch import Tensor
 from typing import Literal, NamedTuple
 
 from . import checks
-from .checks import align, dot
+from .shapes import align, dimension, dot
 
 EnergyLike = Callable[[Tensor], Tensor]
 
@@ -98,7 +98,8 @@ def value(energy: EnergyLike, x: Tensor) -> Tensor:
 
 
 def gradient(energy: EnergyLike, x: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Returns :math:`E(x)` and :math:`\nabla E(x)`, with shapes :math:`(B)` and :math:`(B, *)`."""
+    r"""Returns :math:`E(x)` and :math:`\nabla E(x)`, with shapes :math:`(B)` and
+    :math:`(B, *)`."""
 
     def total(x: Tensor) -> tuple[Tensor, Tensor]:
         e = value(energy, x)
@@ -170,7 +171,7 @@ class Loop(Laplacian):
         generator: torch.Generator | None = None,
         noise: Noise | None = None,
     ) -> Jet:
-        basis = torch.eye(checks.dimension(x), dtype=x.dtype, device=x.device)
+        basis = torch.eye(dimension(x), dtype=x.dtype, device=x.device)
         return curvature(energy, x, [e.reshape(1, *x.shape[1:]).expand_as(x) for e in basis])
 
 
@@ -318,12 +319,12 @@ class Stein(Laplacian):
 
 @dataclass(frozen=True)
 class Auto(Laplacian):
-    r"""Creates the way to the Laplacian that is worth most by measurement: exact in few dimensions,
-    Hutchinson's estimator in many.
+    r"""Creates the way to the Laplacian that is worth most by measurement: exact in few
+    dimensions, Hutchinson's estimator in many.
 
-    The exact Laplacian costs about D passes, a probe two, and a probe adds little to the variance that
-    the data brings anyway. By variance × cost (`fokker reproduce estimators`) the two are about even on the
-    plane, and the probe wins from D = 8 on; in between nothing was measured.
+    The exact Laplacian costs about D passes, a probe two, and a probe adds little to the variance
+    that the data brings anyway. By variance × cost (`fokker reproduce estimators`) the two are
+    about even on the plane, and the probe wins from D = 8 on; in between nothing was measured.
 
     Arguments:
         limit: The largest dimension in which it is exact.
@@ -341,7 +342,7 @@ class Auto(Laplacian):
         generator: torch.Generator | None = None,
         noise: Noise | None = None,
     ) -> Jet:
-        few = checks.dimension(x) <= self.limit
+        few = dimension(x) <= self.limit
         return (Exact() if few else Hutchinson())(energy, x, generator, noise)
 
 

@@ -49,8 +49,8 @@ from torch import Tensor
 from typing import NamedTuple
 
 from . import checks
-from .checks import align
 from .derivatives import EnergyLike, Exact, gradient
+from .shapes import align, dimension, dot
 
 # of the 32-point Gauss–Legendre rule on [-1, 1]
 NODES, WEIGHTS = (v.tolist() for v in np.polynomial.legendre.leggauss(32))
@@ -121,11 +121,11 @@ class Linear(Diffusion):
         return align(self.rate(t), x) * x
 
     def divergence(self, x: Tensor, t: Tensor) -> Tensor:
-        return checks.dimension(x) * self.rate(t)
+        return dimension(x) * self.rate(t)
 
     def increment(self, x: Tensor, s: Tensor, t: Tensor) -> Increment:
         growth = self.growth(s, t)
-        return Increment(align(growth, x) * x, checks.dimension(x) * growth, self.variance(s, t))
+        return Increment(align(growth, x) * x, dimension(x) * growth, self.variance(s, t))
 
     def kernel(self, x: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         alpha, sigma = self.transition(s, t)
@@ -315,9 +315,9 @@ class Custom(Diffusion):
                 )
             return div
         pull = torch.func.vjp(lambda x: self.drift(x, t), x)[1]
-        basis = torch.eye(checks.dimension(x), dtype=x.dtype, device=x.device)
+        basis = torch.eye(dimension(x), dtype=x.dtype, device=x.device)
         rows = [e.reshape(1, *x.shape[1:]).expand_as(x) for e in basis]
-        return torch.stack([checks.dot(e, pull(e)[0]) for e in rows]).sum(0)
+        return torch.stack([dot(e, pull(e)[0]) for e in rows]).sum(0)
 
     def coefficient(self, t: Tensor) -> Tensor:
         return self.G(t) if callable(self.G) else torch.full_like(t, self.G)

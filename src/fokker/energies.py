@@ -26,7 +26,17 @@ weights use `Mixture` with normalized parts. A time-dependent energy is a callab
 Before that it is no density, and composing it is an error.
 """
 
-__all__ = ["Energy", "Function", "LogDensity", "Mixture", "Quadratic", "Scaled", "Slice", "Sum"]
+__all__ = [
+    "Denoiser",
+    "Energy",
+    "Function",
+    "LogDensity",
+    "Mixture",
+    "Quadratic",
+    "Scaled",
+    "Slice",
+    "Sum",
+]
 
 import inspect
 import math
@@ -37,8 +47,8 @@ from torch import Tensor, nn
 from typing import Literal
 
 from . import checks
-from .checks import align, dot
 from .derivatives import Exact, Jet, Loop, value
+from .shapes import align, dimension, dot
 
 
 class Energy(nn.Module):
@@ -83,6 +93,16 @@ class Energy(nn.Module):
         return Mixture([self, other])
 
     __ror__ = __or__
+
+
+class Denoiser(nn.Module):
+    r"""Base class of denoisers: vector fields :math:`D(x, \sigma)`, the mean of the data given
+    points with noise. One need not be a gradient, so it has no energy. A subclass writes
+    `denoise`."""
+
+    def denoise(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        r"""Returns the mean of the data given noisy points, with the shape of the points."""
+        raise TypeError(f"expected {type(self).__name__} to define denoise(x, sigma)")
 
 
 class Function(Energy):
@@ -143,8 +163,8 @@ def as_energy(energy: Callable[..., Tensor]) -> Energy:
 class Slice(Energy):
     r"""Creates the energy :math:`E(\cdot, t)` of a time-dependent energy at one time.
 
-    With one time a point, :math:`(B)`, it takes batches of B points and of any multiple of B: block
-    after block of the same points moved, as the objectives make them.
+    With one time a point, :math:`(B)`, it takes batches of B points and of any multiple of B:
+    block after block of the same points moved, as the objectives make them.
 
     Example:
         >>> widening = Function(lambda x, t: x.square().sum(1) / (2 * (1 + t)))
@@ -200,7 +220,8 @@ class Scaled(Energy):
 class Mixture(Energy):
     r"""Creates the mixture :math:`E = -\log \sum_k w_k e^{-E_k}`.
 
-    Its jet follows from those of its parts, with responsibilities :math:`r_k \propto w_k e^{-E_k}`:
+    Its jet follows from those of its parts, with responsibilities
+    :math:`r_k \propto w_k e^{-E_k}`:
 
     .. math::
         \nabla E = \sum_k r_k \nabla E_k, \quad
@@ -265,7 +286,7 @@ class Quadratic(Energy):
     def jet(self, x: Tensor) -> Jet:
         shift = x - self.center.to(x.dtype)
         e = dot(shift, shift) / (2 * self.std**2)
-        return Jet(e, shift / self.std**2, torch.full_like(e, checks.dimension(x) / self.std**2))
+        return Jet(e, shift / self.std**2, torch.full_like(e, dimension(x) / self.std**2))
 
     def extra_repr(self) -> str:
         return f"std={self.std}"

@@ -7,10 +7,10 @@ equation of the density becomes an equation of the energy,
     \partial_t E^{(t)} = \nabla \cdot F - F \cdot \nabla E^{(t)}
     + \tfrac{1}{2} G^2 \big( \Delta E^{(t)} - \|\nabla E^{(t)}\|^2 \big),
 
-which keeps the normalizing constant: :math:`\int e^{-E^{(t)}} = Z` at every t. (The appendix of the
-paper has :math:`G^2 \|\nabla f\|^2 - \langle F, \nabla F \rangle`; it should read
-:math:`\tfrac{1}{2} G^2 \|\nabla f\|^2 - \langle F, \nabla f \rangle`.) **How** :math:`E^{(T)}` **is
-estimated is what tells the methods apart**:
+which keeps the normalizing constant: :math:`\int e^{-E^{(t)}} = Z` at every t. (The appendix of
+the paper has :math:`G^2 \|\nabla f\|^2 - \langle F, \nabla F \rangle`; it should read
+:math:`\tfrac{1}{2} G^2 \|\nabla f\|^2 - \langle F, \nabla f \rangle`.) **How** :math:`E^{(T)}`
+**is estimated is what tells the methods apart**:
 
 ================  ==========================================================================
 `Taylor`          one step of the equation: the paper's DCD-VE and DCD-VP
@@ -19,8 +19,8 @@ estimated is what tells the methods apart**:
 `fokker.grid`     exact on a grid in one or two dimensions: the oracle
 ================  ==========================================================================
 
-An evolution is handed a `Transition`, the points :math:`x_s` and :math:`x_t` with the noise between
-them, and returns the energies at both ends.
+An evolution is handed a `Transition`, the points :math:`x_s` and :math:`x_t` with the noise
+between them, and returns the energies at both ends.
 """
 
 __all__ = [
@@ -44,9 +44,9 @@ from torch import Tensor
 from typing import Literal, NamedTuple
 
 from . import checks
-from .checks import align, dot
 from .derivatives import EnergyLike, Jet, Laplacian, Noise, Stein, value
 from .diffusions import Diffusion, Increment, Langevin, Linear
+from .shapes import align, dimension, dot
 
 
 class Transition(NamedTuple):
@@ -226,7 +226,7 @@ class MonteCarlo(Evolution):
             own = (math.log(self.stabilizer) - start).expand(1, A, B)
             logs = torch.cat([logs, own])
         evolved = math.log(M) - torch.logsumexp(logs, dim=0)
-        return Evolved(start, evolved.mean(0) + checks.dimension(x) * torch.log(alpha))
+        return Evolved(start, evolved.mean(0) + dimension(x) * torch.log(alpha))
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ The oracle for everything that has no closed form. Densities live at the centers
 square, and integrals are midpoint sums, which converge faster than any power of the spacing for
 smooth densities that vanish at the border.
 
-The evolution of :math:`e^{-E}` is exact up to that spacing: for a linear diffusion one product with
-the Gaussian kernel in Fourier space,
+The evolution of :math:`e^{-E}` is exact up to that spacing: for a linear diffusion one product
+with the Gaussian kernel in Fourier space,
 
 .. math:: p_t(y) = \alpha^{-D} \, (p_0(\cdot / \alpha) * \mathcal{N}(0, \sigma^2 I))(y),
 
-and for any other the Fokker–Planck equation itself, with spectral derivatives and Runge–Kutta steps
-of order four. A density is carried by the Langevin diffusion of an energy (`Grid.relax`) as a jump
-process between cells, which leaves that energy's own density exactly as it is.
+and for any other the Fokker–Planck equation itself, with spectral derivatives and Runge–Kutta
+steps of order four. A density is carried by the Langevin diffusion of an energy (`Grid.relax`) as
+a jump process between cells, which leaves that energy's own density exactly as it is.
 """
 
 __all__ = ["Grid"]

@@ -1,6 +1,7 @@
 r"""How the cost of a step grows with dimension, batch and image size.
 
-The images go through a network that a step takes a moment on: a Wide ResNet 16-8 on a GPU, a 10-1 on a CPU.
+The images go through a network that a step takes a moment on: a Wide ResNet 16-8 on a GPU, a 10-1
+on a CPU.
 """
 
 __all__ = ["growth"]

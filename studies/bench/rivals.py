@@ -1,5 +1,5 @@
-r"""What our steps are compared with: the plain step, the cheapest CD-1, what one would write first,
-and torchebm."""
+r"""What our steps are compared with: the plain step, the cheapest CD-1, what one would write
+first, and torchebm."""
 
 __all__ = ["AtLevel", "cheapest_cd", "peers", "plain", "reference"]
 

@@ -1,19 +1,20 @@
 r"""The cost of one training step, of fokker's objectives and of their rivals.
 
-A step is what goes from a batch to the gradient of every parameter. Its cost is given in milliseconds
-and as a multiple of the *plain* step, value and parameter gradient of the mean energy, compiled:
-what no method of training can beat by much. Rounds are interleaved, so that a slow moment falls on
-all; a figure is the median over rounds and its spread the distance between quartiles. Operations are
-counted in the traced graph, products and convolutions only, and compared with the rate of a
-large product of matrices measured in the same run. The peak of memory holds weights, batch and
-all that a step needs at once. On a GPU a step that is traced is captured as a CUDA graph (`fokker.compute.graphs`),
-ours as a rival's; its peak of memory is taken from a run before that, and so is a profile: the
-milliseconds in kernels of convolutions, of products, and of all else, which moves memory.
+A step is what goes from a batch to the gradient of every parameter. Its cost is given in
+milliseconds and as a multiple of the *plain* step, value and parameter gradient of the mean
+energy, compiled: what no method of training can beat by much. Rounds are interleaved, so that a
+slow moment falls on all; a figure is the median over rounds and its spread the distance between
+quartiles. Operations are counted in the traced graph, products and convolutions only, and compared
+with the rate of a large product of matrices measured in the same run. The peak of memory holds
+weights, batch and all that a step needs at once. On a GPU a step that is traced is captured as a
+CUDA graph (`fokker.compute.graphs`), ours as a rival's; its peak of memory is taken from a run
+before that, and so is a profile: the milliseconds in kernels of convolutions, of products, and of
+all else, which moves memory.
 
 Rivals are as good as they can be: they are traced and compiled as our own, CD-1 takes one backward
 pass for both gradients at the data, and torchebm's losses run on the same network. `reference` is
-what one would write first: Hutchinson's Laplacian by double backward, in eager mode, with PyTorch's
-own convolutions.
+what one would write first: Hutchinson's Laplacian by double backward, in eager mode, with
+PyTorch's own convolutions.
 """
 
 __all__ = ["bench", "bench_steps"]
@@ -137,7 +138,7 @@ def prepare(
             for k, p in copies.items():
                 p.grad = gradients[k]
             adam.step()
-            torch._foreach_lerp_(average, list(copies.values()), 0.01)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_lerp_(average, list(copies.values()), 0.01)  # pyright: ignore
 
     else:
         run = lambda: traced(*inputs, noise=traced.draw())
@@ -154,7 +155,8 @@ def prepare(
 
 
 def look(timed: Timed, held: int) -> None:
-    r"""Notes the peak of memory of a step on the GPU, beyond what was held before, and profiles it."""
+    r"""Notes the peak of memory of a step on the GPU, beyond what was held before, and profiles
+    it."""
     timed.run()  # warm
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

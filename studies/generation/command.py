@@ -20,9 +20,9 @@ from .. import results, tables
 class ReproduceGeneration:
     """Reproduce the paper's generation study: energies of images, their samples and FID.
 
-    Stages run apart or together, in slices of time: what is done is kept, and a second call goes on.
-    With --quick (a small network, few steps and images) FID is left out unless weights of Inception
-    are given."""
+    Stages run apart or together, in slices of time: what is done is kept, and a second call goes
+    on. With --quick (a small network, few steps and images) FID is left out unless weights of
+    Inception are given."""
 
     data: str = "celeba32"
     """The set: celeba32, cifar10, another name, or a folder."""
@@ -44,10 +44,11 @@ class ReproduceGeneration:
     device: str = "cpu"
     """The device."""
     steps: int | None = None
-    """The number of training steps; the preset's if not given. The rate falls to zero over them."""
+    """The number of training steps; the preset's if not given. The rate falls to zero over
+    them."""
     restarts: tuple[int, ...] = ()
-    """The steps at which the rate begins anew: a run that has ended goes on with its last step here, and
-    more --steps."""
+    """The steps at which the rate begins anew: a run that has ended goes on with its last step
+    here, and more --steps."""
     batch: int | None = None
     """The number of images a training step; the preset's if not given."""
     snapshot_minutes: float = 2.0
@@ -63,8 +64,8 @@ class ReproduceGeneration:
         "corrector",
         "guided",
     )
-    """What is drawn: by the last weights, by each snapshot, with other steps, with a corrector, guided by
-    the small network of the study, where there is one."""
+    """What is drawn: by the last weights, by each snapshot, with other steps, with a corrector,
+    guided by the small network of the study, where there is one."""
     guidance: tuple[float, ...] = (1.5,)
     """The weights of guidance, a draw each."""
     chunk: int = 1000
@@ -72,14 +73,15 @@ class ReproduceGeneration:
     convention: Literal["tf", "torch"] = "tf"
     """How images are resized for Inception."""
     inception: Path | None = None
-    """The weights of Inception, a safetensors file; FOKKER_INCEPTION or the package if not given."""
+    """The weights of Inception, a safetensors file; FOKKER_INCEPTION or the package if not
+    given."""
     bpd: int = 512
     """The test images whose likelihood is taken; none if zero."""
     quick: bool = False
     """A small network, 6 steps of 8, 12 images: shows that it works, not how well."""
     out: Path | None = None
-    """The folder of the study; runs/study-generation, or with --quick runs/study-generation-quick, if not
-    given."""
+    """The folder of the study; runs/study-generation, or with --quick runs/study-generation-quick,
+    if not given."""
     results: Path | None = None
     """Also write all rows to this JSON file."""
 
@@ -133,7 +135,8 @@ class ReproduceGeneration:
         )
 
     def extractor(self, console: Console) -> Extractor | None:
-        r"""Returns Inception; without its weights, none of a quick study, and a line that says so."""
+        r"""Returns Inception; without its weights, none of a quick study, and a line that says
+        so."""
         try:
             return load_inception(self.inception, self.convention, self.device)
         except ValueError as error:

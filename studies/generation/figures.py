@@ -7,7 +7,7 @@ import numpy as np
 
 from collections.abc import Sequence
 from fokker.data.picture import save_png, to_float
-from fokker.runs.folder import load
+from fokker.runs.loading import load
 from fokker.tasks.image import ImageTask
 from matplotlib.figure import Figure
 from pathlib import Path
@@ -44,9 +44,9 @@ def counts_of(rows: Sequence[results.Row]) -> list[int]:
 
 
 def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
-    r"""Draws FID against the minutes of training, with the marks to pass: a line along each run whose
-    snapshots were judged, a square for other last weights at the same number of images, and a diamond
-    at a larger one, which is said, since FID falls with it."""
+    r"""Draws FID against the minutes of training, with the marks to pass: a line along each run
+    whose snapshots were judged, a square for other last weights at the same number of images, and
+    a diamond at a larger one, which is said, since FID falls with it."""
     judged = [r for r in rows if r["kind"] in {"snapshot", "final"} and r["fid"] is not None]
     counts = {row["fid_n"] for row in judged if row["kind"] == "snapshot"}
     if not counts:
@@ -189,7 +189,7 @@ def grids(part: Part, folder: Path, target: Path, settings: Settings) -> list[Pa
     r"""Draws the first samples of a part, and those that are nearest to training images."""
     place = folder / part.name
     run = load(place / "run")
-    task = run.task()
+    task = run.loaded()
     assert isinstance(task, ImageTask)
     drawn = draws_of(part, run, folder, len(task.images["train"]), settings)
     paths = []

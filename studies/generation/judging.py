@@ -1,7 +1,7 @@
 r"""The figures of the generation study.
 
-Rows have a `kind`. Those of draws (`final`, `snapshot`, `steps`, `corrector`, `guided`) have FID and KID
-with their convention and count, and the cost of a sample. Beside them:
+Rows have a `kind`. Those of draws (`final`, `snapshot`, `steps`, `corrector`, `guided`) have FID
+and KID with their convention and count, and the cost of a sample. Beside them:
 
 ==============  ==================================================================================
 `data`          FID of the training against the test images: what a perfect model would have
@@ -21,16 +21,15 @@ import torch
 
 from collections.abc import Callable
 from fokker.data.picture import to_float
-from fokker.images.generate import bits_of, suited
-from fokker.metrics import (
-    Extractor,
-    fid_between,
-    judge_images,
-    reference_of,
-    statistics,
-)
-from fokker.runs.folder import Run, load, read_checkpoint
-from fokker.tasks.image import ImageTask, noisy
+from fokker.files import write_text
+from fokker.images.denoise import noisy
+from fokker.images.generate import bits_of
+from fokker.images.quality import judge_images, reference_of
+from fokker.metrics import Extractor, fid_between, statistics
+from fokker.runs.checkpoints import newest as read_checkpoint
+from fokker.runs.loading import load
+from fokker.tasks import Run
+from fokker.tasks.image import ImageTask
 from pathlib import Path
 from torch import Tensor
 from typing import Any
@@ -45,14 +44,12 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 def write(path: Path, rows: list[results.Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(rows, indent=1, allow_nan=False))
-    partial.replace(path)
+    write_text(path, json.dumps(rows, indent=1, allow_nan=False))
 
 
 def missing(path: Path, extractor: Extractor | None = None) -> bool:
-    r"""Returns whether figures are to be made: none are there, or a FID can be had now, for the first
-    time or by other weights of Inception."""
+    r"""Returns whether figures are to be made: none are there, or a FID can be had now, for the
+    first time or by other weights of Inception."""
     if not path.exists():
         return True
     rows = json.loads(path.read_text())
@@ -83,7 +80,7 @@ def judge(
     """
     place, clock = folder / part.name, clock or Clock()
     run, device = load(place / "run"), torch.device(part.device)
-    task = run.task()
+    task = run.loaded()
     assert isinstance(task, ImageTask)
     train = task.images["train"]
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
@@ -108,7 +105,8 @@ def judge(
             progress(f"{part.name}: {draw.name} is not drawn yet")
             done = False
         else:
-            add(draw.name, lambda draw=draw: [distances(part, run, draw, place, train, extractor, settings)], True)  # fmt: skip
+            near = lambda draw=draw: distances(part, run, draw, place, train, extractor, settings)
+            add(draw.name, lambda near=near: [near()], True)
     if extractor is not None:
         add("data", lambda: [apart(task, extractor, settings)], True)
     step = f"{run.step:08d}"
@@ -253,8 +251,9 @@ def levels(
     device: torch.device,
     settings: Settings,
 ) -> list[results.Row]:
-    r"""Returns the energies of noisy images to train on, to test on, and drawn, by layers in float32."""
-    rows, kept, energy = [], [], suited(run, device, exact=True)
+    r"""Returns the energies of noisy images to train on, to test on, and drawn, by layers in
+    float32."""
+    rows, kept, energy = [], [], run.energy_on(device, exact=True)
     few = settings.near
     sets = {"train": task.pixels("train"), "test": task.pixels("test"), "generated": images}
     for sigma in LEVELS:
@@ -275,7 +274,7 @@ def likelihood(
     part: Part, run: Run, task: ImageTask, device: torch.device, settings: Settings
 ) -> results.Row:
     r"""Returns the likelihood of test images, in bits a dimension, by layers in float32."""
-    energy, test = suited(run, device, exact=True), task.pixels("test")[: settings.bits]
+    energy, test = run.energy_on(device, exact=True), task.pixels("test")[: settings.bits]
     bits, error = bits_of(
         energy, test, task.pixels("train"), part.sampling, settings.batch, device=device
     )
@@ -283,8 +282,8 @@ def likelihood(
 
 
 def collect(folder: Path) -> list[results.Row]:
-    r"""Returns the rows of all parts in a folder; that of the data once, and the likelihood with the
-    final draw of its weights."""
+    r"""Returns the rows of all parts in a folder; that of the data once, and the likelihood with
+    the final draw of its weights."""
     paths = sorted(folder.glob("*/rows/*.json"))
     rows = [row for path in paths for row in json.loads(path.read_text())]
     key = lambda r: (r["data"], r["preset"], r["method"], r["size"], r["step"], r.get("muon"))

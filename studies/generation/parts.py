@@ -16,7 +16,8 @@ r"""What the generation study consists of.
 `final`      the last weights, as many images as the training set has, 18 Heun steps
 `snapshot`   each snapshot, fewer images: FID along training
 `steps`      the last weights with fewer or more Heun steps, and by `multistep`
-`corrector`  the last weights with a MALA transition at each level, accepted by the energy; its layers
+`corrector`  the last weights with a MALA transition at each level, accepted by the energy; its
+layers
              in float32
 `guided`     the last weights, guided away from those of the small network on the same set
              (`fokker.samplers.guidance`), where that is trained
@@ -42,10 +43,12 @@ import time
 from dataclasses import dataclass, replace
 from fokker import checks
 from fokker.images.generate import Sampling
+from fokker.runs.checkpoints import newest as read_checkpoint
 from fokker.runs.config import Config, ImageData, UNet
-from fokker.runs.folder import Run, read_checkpoint, read_config
+from fokker.runs.folder import read_config
 from fokker.runs.guard import Guard
 from fokker.runs.presets import generation_config
+from fokker.tasks import Run
 from pathlib import Path
 
 STAGES = ("train", "sample", "fid", "figures")
@@ -180,7 +183,8 @@ def guide_of(part: Part) -> Part:
 
 
 def trained_guide(part: Part, folder: Path) -> int | None:
-    r"""Returns the steps of the guide of a part; `None` unless it is another and trained to the end."""
+    r"""Returns the steps of the guide of a part; `None` unless it is another and trained to the
+    end."""
     place = folder / guide_of(part).name
     if part.size == GUIDE or not any((place / "run" / "checkpoint").glob("step-*")):
         return None

@@ -8,12 +8,15 @@ import shutil
 import torch
 
 from collections.abc import Callable
-from fokker.images.generate import DivergedEnergy, generate, guided, suited, tuned
-from fokker.runs.checkpoints import first_line
-from fokker.runs.folder import Run, load, read_checkpoint
+from fokker.compute.field import CompiledField
+from fokker.files import first_line, replacing, save_npy
+from fokker.images.generate import DivergedEnergy, generate, tuned
+from fokker.runs.checkpoints import newest as read_checkpoint
+from fokker.runs.loading import load
 from fokker.runs.training import Diverged, Interrupted, fit
 from fokker.samplers import Field, Guided
-from fokker.tasks.image import ImageTask
+from fokker.tasks import Run
+from fokker.tasks.image import ImageTask, guided
 from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -54,9 +57,8 @@ def snapshot(place: Path, step: int, seconds: float) -> None:
     target.parent.mkdir(exist_ok=True)
     average = read_checkpoint(place / "run").average
     weights = {k: v.to(torch.bfloat16).contiguous() for k, v in average.items()}
-    partial = target.with_suffix(".partial")
-    save_file(weights, partial, {"seconds": repr(seconds)})
-    partial.replace(target)
+    with replacing(target) as partial:
+        save_file(weights, partial, {"seconds": repr(seconds)})
 
 
 def train(
@@ -68,8 +70,8 @@ def train(
 ) -> bool:
     r"""Trains a part, from where it was stopped, and returns whether it is trained to the end.
 
-    One that diverges ends there: `diverged.txt` says why, and what was saved last is drawn from. One
-    that is interrupted is saved, and raises.
+    One that diverges ends there: `diverged.txt` says why, and what was saved last is drawn from.
+    One that is interrupted is saved, and raises.
 
     Arguments:
         part: The part.
@@ -142,8 +144,8 @@ def held(target: Path) -> list[tuple[int, int]]:
 
 
 def gaps(target: Path, count: int, chunk: int) -> list[tuple[int, int]]:
-    r"""Returns the first index and the number of the images to draw yet, at most a chunk each: those in
-    no file, whatever the chunks of the calls before."""
+    r"""Returns the first index and the number of the images to draw yet, at most a chunk each:
+    those in no file, whatever the chunks of the calls before."""
     found, at = [], 0
     for begin, n in [*held(target), (count, 0)]:
         end = min(begin, count)
@@ -170,9 +172,9 @@ def sample(
     """
     place, clock = folder / part.name, clock or Clock()
     run = load(place / "run")
-    task = run.task()
+    task = run.loaded()
     assert isinstance(task, ImageTask)
-    energy = suited(run, part.device)
+    energy = run.energy_on(part.device)
     fields: dict[tuple[bool, bool], Field] = {}
     snapshots_of(place)  # all are whole
     if "guided" in settings.kinds and part.size != GUIDE and not trained_guide(part, folder):
@@ -198,14 +200,13 @@ def sample(
             weights = {k: v.float() for k, v in load_file(path).items()}
         energy.load_state_dict(weights)  # in place: a compiled field sees them
         exact = draw.sampling.corrector > 0
-        suited(run, part.device, exact)
         kind = (exact, draw.kind == "guided")
         if kind not in fields:
-            source = energy
+            worse = None
             if draw.kind == "guided":
-                worse = load(folder / guide_of(part).name / "run")
-                source = guided(run, worse, draw.guidance, part.device, exact)
-            fields[kind] = Field(source, settings.compile)
+                worse = (load(folder / guide_of(part).name / "run"), draw.guidance)
+            source = guided(run, worse, part.device, exact)
+            fields[kind] = CompiledField(source) if settings.compile else Field(source)
         field, flow = fields[kind], None
         if isinstance(field.energy, Guided):
             field.energy.weight.fill_(draw.guidance)
@@ -214,8 +215,16 @@ def sample(
                 return False
             try:
                 flow = flow or tuned(field, run.shape, draw.sampling, device=part.device)
-                given = (draw.sampling, 0, settings.chunk, begin, part.device, flow)
-                drawn = generate(field, n, run.shape, *given)
+                drawn = generate(
+                    field,
+                    n,
+                    run.shape,
+                    draw.sampling,
+                    batch=settings.chunk,
+                    first=begin,
+                    device=part.device,
+                    flow=flow,
+                )
             except (DivergedEnergy, FloatingPointError) as error:
                 (target / "diverged.json").write_text(json.dumps({"diverged": str(error)}))
                 progress(f"{part.name}: {draw.name}, {error}")
@@ -235,10 +244,7 @@ def named(target: Path, begin: int) -> Path:
 def keep(path: Path, images: Tensor, how: dict[str, Any]) -> None:
     r"""Writes images, whole or not at all; how they were drawn goes first."""
     path.with_suffix(".json").write_text(json.dumps(how, allow_nan=False))
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.save(file, images.numpy())
-    partial.replace(path)
+    save_npy(path, images.numpy())
 
 
 def weights_of(run: Run) -> int:

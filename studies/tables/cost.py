@@ -85,7 +85,8 @@ GROWTH = {
 
 
 def growth_table(rows: Sequence[results.Row]) -> str:
-    r"""Returns how steps grow with dimension, batch and image size: a table each, in plain steps."""
+    r"""Returns how steps grow with dimension, batch and image size: a table each, in plain
+    steps."""
     found = []
     for suite, (text, size) in GROWTH.items():
         own = [row for row in rows if row["suite"] == suite]

@@ -74,7 +74,8 @@ STUDIO_HEADER = (
 
 
 def studio_table(path: Path) -> str:
-    r"""Returns how fast the studio draws, and the size of its page; a note while there are none."""
+    r"""Returns how fast the studio draws, and the size of its page; a note while there are
+    none."""
     if not path.exists():
         return "Not measured yet: `python studies/trust/studio.py --out results/studio.json` does."
     content = results.load(path)

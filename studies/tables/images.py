@@ -101,7 +101,8 @@ GOALS = {"celeba32": {"the paper": 13.85, "GEBM": 5.21}, "cifar10": {"DRL": 9.58
 
 
 def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
-    r"""Returns the minutes of training of the first weights drawn from whose FID is at most a goal."""
+    r"""Returns the minutes of training of the first weights drawn from whose FID is at most a
+    goal."""
     found = [
         row["seconds"] / 60
         for row in rows
@@ -111,13 +112,14 @@ def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
 
 
 def model_of(row: results.Row) -> tuple[Any, ...]:
-    r"""Returns what tells the models of the generation study apart. Early rows, all by Adam, do not say it."""
+    r"""Returns what tells the models of the generation study apart. Early rows, all by Adam, do
+    not say it."""
     return row["data"], row["preset"], row["method"], row["size"], row.get("muon")
 
 
 def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
-    r"""Returns the lines of the generation study: the largest draw of each method, by the last weights
-    drawn from, with the minutes after which a FID first passed each goal."""
+    r"""Returns the lines of the generation study: the largest draw of each method, by the last
+    weights drawn from, with the minutes after which a FID first passed each goal."""
     lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == data]
@@ -157,7 +159,8 @@ def newest_guide(rows: Iterable[results.Row]) -> list[results.Row]:
 
 
 def generation_line(row: results.Row, goals: str) -> list[str]:
-    r"""Returns the line of a draw. Guided, it has the parameters, evaluations and minutes of both."""
+    r"""Returns the line of a draw. Guided, it has the parameters, evaluations and minutes of
+    both."""
     label = GENERATION_NAMES.get(
         (row["preset"], row["method"]), f"{row['preset']} {row['method']}"
     )
@@ -182,11 +185,11 @@ def generation_line(row: results.Row, goals: str) -> list[str]:
 
 
 def draw_table(rows: Sequence[results.Row]) -> str:
-    r"""Returns what other steps, a corrector and guidance do to the FID: draws by the last weights of each
-    model, in its order, plain before guided."""
+    r"""Returns what other steps, a corrector and guidance do to the FID: draws by the last weights
+    of each model, in its order, plain before guided."""
     header = (
-        "set", "method", "draw", "parameters", "evaluations", "FID", "images", "KID × 10³", "accepted",
-        "images/s",
+        "set", "method", "draw", "parameters", "evaluations", "FID", "images", "KID × 10³",
+        "accepted", "images/s",
     )  # fmt: skip
     kinds = {"steps": 0, "corrector": 1, "guided": 2}
     found = [row for row in rows if row["kind"] in kinds]
@@ -195,12 +198,14 @@ def draw_table(rows: Sequence[results.Row]) -> str:
         own = [row for row in found if model_of(row) == name]
         own = [row for row in own if row["step"] == max(r["step"] for r in own)]
         own = [row for row in own if row["kind"] != "guided"] + newest_guide(own)
-        own.sort(key=lambda r: (str(r["convention"]), r["fid_n"], kinds[r["kind"]], r["nfe"], r.get("guidance", 1)))  # fmt: skip
+        order = lambda r: (str(r["convention"]), r["fid_n"], kinds[r["kind"]], r["nfe"])
+        own.sort(key=lambda r: (*order(r), r.get("guidance", 1)))
         for row in own:
             data, label, params, fid, count, nfe, kid, *_ = generation_line(row, "")
             draw = f"{row['steps']} {'multisteps' if row['sampler'] == 'multistep' else 'steps'}"
             if row["corrector"]:
-                draw += f", {row['corrector']} transition{'s' * (row['corrector'] > 1)} of MALA a level"
+                count = row["corrector"]
+                draw += f", {count} transition{'s' * (count > 1)} of MALA a level"
             if row["kind"] == "guided":
                 draw, label = f"{draw}, w = {row['guidance']:g}", label.split(", guided")[0]
             rate = "–" if row["acceptance"] is None else f"{row['acceptance']:.0%}"
@@ -225,7 +230,8 @@ def fid_table(path: Path) -> str:
 def generation_table(path: Path) -> str:
     r"""Returns the table of the generation study, or how to make it."""
     if not path.exists():
-        return "Not measured yet: `fokker reproduce generation --results results/generation.json` does."
+        command = "fokker reproduce generation --results results/generation.json"
+        return f"Not measured yet: `{command}` does."
     return results.markdown(GENERATION_HEADER, generation_rows(results.load(path)["rows"]))
 
 

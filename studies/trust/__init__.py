@@ -1,8 +1,8 @@
 r"""Checks of trust: what was tried to break a run, and what came of it.
 
 A check is a command of this repository that ends in rows {check, value, unit, detail} of
-`results/trust.json`. Checks are made at different times and places, so each row carries its own command,
-commit, time and hardware.
+`results/trust.json`. Checks are made at different times and places, so each row carries its own
+command, commit, time and hardware.
 """
 
 __all__ = ["record"]
@@ -15,7 +15,8 @@ from .. import results
 
 
 def record(path: Path, check: str, rows: Sequence[results.Row], command: str) -> None:
-    r"""Puts the rows of a check into a file of results, in the place of the older ones of that check.
+    r"""Puts the rows of a check into a file of results, in the place of the older ones of that
+    check.
 
     Arguments:
         path: The file, `results/trust.json`.

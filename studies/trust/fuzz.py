@@ -1,14 +1,15 @@
 r"""Files from a stranger: changed at random, read, and refused in one line or not at all.
 
-Valid files of every kind that fokker reads are changed: bits flipped, bytes cut, put in and spliced with
-those of another file; numbers made absurd; values of JSON swapped, dropped and nested; checksums made to
-fit what was changed, so that they do not hide it. Each is then read in a process of its own whose memory
-and time are bounded. It may be read, or refused with a `ValueError` or an `OSError` of one line. Anything
-else is a fault: another exception, a line that does not say what was expected, a crash of the interpreter,
-memory or time beyond the bound, even if an error of one line came of it.
+Valid files of every kind that fokker reads are changed: bits flipped, bytes cut, put in and
+spliced with those of another file; numbers made absurd; values of JSON swapped, dropped and
+nested; checksums made to fit what was changed, so that they do not hide it. Each is then read in a
+process of its own whose memory and time are bounded. It may be read, or refused with a
+`ValueError` or an `OSError` of one line. Anything else is a fault: another exception, a line that
+does not say what was expected, a crash of the interpreter, memory or time beyond the bound, even
+if an error of one line came of it.
 
-An input follows from the seed, its kind and its number (but for times and paths in the run folders), and a
-faulty one is kept:
+An input follows from the seed, its kind and its number (but for times and paths in the run
+folders), and a faulty one is kept:
 
     python studies/trust/fuzz.py --inputs 100000 --out results/trust.json
     python studies/trust/fuzz.py --kind csv --number 17      # one input again
@@ -56,6 +57,7 @@ from fokker.runs.config import (
     UNet,
 )
 from fokker.studio import request
+from fokker.tasks import Run, task_of
 from pathlib import Path
 from studies.trust import record
 from typing import Any, NamedTuple
@@ -66,8 +68,9 @@ LONGEST = 500  # characters of an error
 MEMORY_DISK = Path("/dev/shm")  # where files are written faster, if there is one
 ABSURD = (
     b"0", b"-1", b"1", b"255", b"65536", b"2147483648", b"4294967295", b"9223372036854775807",
-    b"18446744073709551616", b"-9223372036854775809", b"1e308", b"1e999", b"-1e999", b"nan", b"inf",
-    b"NaN", b"Infinity", b"1e-400", b"0x" + b"f" * 6000, b"9" * 400, b"9" * 5000, b"1_000", b"1979-05-27",
+    b"18446744073709551616", b"-9223372036854775809", b"1e308", b"1e999", b"-1e999", b"nan",
+    b"inf", b"NaN", b"Infinity", b"1e-400", b"0x" + b"f" * 6000, b"9" * 400, b"9" * 5000, b"1_000",
+    b"1979-05-27",
     b"true", b"null", b"''", b'"x"', b"[]", b"{}", b"[" * 60000, b"{'a':" * 3000,
 )  # fmt: skip
 VALUES = (
@@ -230,12 +233,15 @@ def arrays() -> tuple[bytes, ...]:
 def change_array(rng: random.Random, content: bytes) -> bytes:
     r"""Returns an array whose header has another shape or type, and its true length."""
     shape = rng.choice((
-        "(0, 1000000000000)", "(1000000000000,)", "(2, -1)", "()", "(3,)", "(10000000000, 10000000000)",
+        "(0, 1000000000000)", "(1000000000000,)", "(2, -1)", "()", "(3,)",
+        "(10000000000, 10000000000)",
         "(6, 2, 1)", "(9" * 300, "(2, 0)", "'x'", "(1.5,)", "(True,)", "((2,),)", "(4, 1000000)",
     ))  # fmt: skip
     kind = rng.choice((
-        "'<f8'", "'|O'", "'<f2'", "'|V0'", "'|S1000000000'", "'<c16'", "'<M8[s]'", "[('a', '<f8')]",
-        "[('a', '<f8', (1000000000,))]", "'<f16'", "'x'", "None", "'<i4'", "'|b1'", "'|V2147483647'",
+        "'<f8'", "'|O'", "'<f2'", "'|V0'", "'|S1000000000'", "'<c16'", "'<M8[s]'",
+        "[('a', '<f8')]",
+        "[('a', '<f8', (1000000000,))]", "'<f16'", "'x'", "None", "'<i4'", "'|b1'",
+        "'|V2147483647'",
     ))  # fmt: skip
     order = rng.choice(("False", "True", "None"))
     text = f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {shape}, }}\n"
@@ -453,7 +459,8 @@ def change_one(rng: random.Random, files: dict[str, bytes]) -> bytes:
 
 
 def lay(files: dict[str, bytes], content: bytes, folder: Path) -> None:
-    r"""Writes the files of a folder, one of them changed, with the checksums of what was changed."""
+    r"""Writes the files of a folder, one of them changed, with the checksums of what was
+    changed."""
     first, _, new = content.partition(b"\n")
     name = first.decode()
     own = files | {name: new}
@@ -523,10 +530,10 @@ def a_table_run() -> dict[str, bytes]:
 def a_shipped() -> dict[str, bytes]:
     own = Config(ImageData("x"), LevelDCD(conditional=True), UNet(width=8, blocks=1))
     shape = (1, 8, 8)
-    energy = runs.build(own, shape)
+    energy = own.build(shape)
     for p in energy.parameters():
         torch.nn.init.normal_(p, std=0.1)
-    run = runs.Run(Path("x"), own, energy, shape, 3, 3, [{"step": 3, "loss": 0.5}])
+    run = Run(Path("x"), own, task_of(own), energy, shape, 3, 3, [{"step": 3, "loss": 0.5}])
     with tempfile.TemporaryDirectory() as folder:
         shipped.export(run, "mini", Path(folder))
         return contents(Path(folder))
@@ -676,7 +683,8 @@ def fault(error: BaseException) -> str | None:
 
 
 def attempt(kind: Kind, content: bytes, root: Path) -> tuple[bool, str | None]:
-    r"""Reads an input; returns whether it could be read, and what was wrong with how it was refused."""
+    r"""Reads an input; returns whether it could be read, and what was wrong with how it was
+    refused."""
     with tempfile.TemporaryDirectory(dir=root) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

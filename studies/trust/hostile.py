@@ -1,9 +1,10 @@
 r"""Hostile settings: a run ends in finite weights or in an honest stop, never in silent NaN.
 
-A matrix of settings that break training: a huge rate, huge steps, noise next to none, data at the edge of
-float32, under both policies of the guard. And, with `--paper`, what the paper's own settings break: CD and
-PCD on rings and 2spirals. A run *finishes*, *stops* (its guard says why) or is *refused* (one line). A NaN
-is silent if a run finishes or leaves a checkpoint, a metric or an energy that is not finite.
+A matrix of settings that break training: a huge rate, huge steps, noise next to none, data at the
+edge of float32, under both policies of the guard. And, with `--paper`, what the paper's own
+settings break: CD and PCD on rings and 2spirals. A run *finishes*, *stops* (its guard says why) or
+is *refused* (one line). A NaN is silent if a run finishes or leaves a checkpoint, a metric or an
+energy that is not finite.
 
     python studies/trust/hostile.py --paper --minutes 30 --out results/trust.json
 """

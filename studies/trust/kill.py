@@ -1,10 +1,11 @@
-r"""Kill a run at random moments (SIGKILL), resume it each time, and compare it with one left alone.
+r"""Kill a run at random moments (SIGKILL), resume it each time, and compare it with one left
+alone.
 
-A run of persistent contrastive divergence, so that the objective has a state too, evaluates and saves every
-few steps. A process that trains it is killed after a random time; another goes on with its folder, and so
-on until the run is done; then the next run begins, until there were as many kills as asked for. Weights,
-their average, the state of Adam and of the objective, and the metrics (but for seconds) must be those of the
-run left alone, bit for bit.
+A run of persistent contrastive divergence, so that the objective has a state too, evaluates and
+saves every few steps. A process that trains it is killed after a random time; another goes on with
+its folder, and so on until the run is done; then the next run begins, until there were as many
+kills as asked for. Weights, their average, the state of Adam and of the objective, and the metrics
+(but for seconds) must be those of the run left alone, bit for bit.
 
     python studies/trust/kill.py --kills 30 --out results/trust.json
 """

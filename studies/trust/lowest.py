@@ -1,12 +1,13 @@
 r"""The lowest versions: fokker with each dependency at its lower bound, and its tests.
 
-The lower bounds of the dependencies and of the extras that users install are read from `pyproject.toml`. An
-empty environment gets fokker with each of them at exactly its bound, and what only the tests need at
-whatever version goes with that; then the tests that are not slow run there. A bound that does not install,
-or with which a test fails, is too low. A deprecation is no error here: an old version may well use what
-its own dependencies have deprecated since.
+The lower bounds of the dependencies and of the extras that users install are read from
+`pyproject.toml`. An empty environment gets fokker with each of them at exactly its bound, and what
+only the tests need at whatever version goes with that; then the tests that are not slow run there.
+A bound that does not install, or with which a test fails, is too low. A deprecation is no error
+here: an old version may well use what its own dependencies have deprecated since.
 
-torch may be another version, where the wheel of the bound is too large or does not exist: `--torch`.
+torch may be another version, where the wheel of the bound is too large or does not exist:
+`--torch`.
 
     python studies/trust/lowest.py --torch 2.13.0 --out results/trust.json
 """
@@ -82,7 +83,8 @@ def install(python: Path, project: dict[str, Any], pins: dict[str, str]) -> dict
 
 
 def count(report: Path) -> Counter[str]:
-    r"""Returns how many tests passed, failed and were skipped, from the report of pytest in XML."""
+    r"""Returns how many tests passed, failed and were skipped, from the report of pytest in
+    XML."""
     found: Counter[str] = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {part.tag for part in case}

@@ -1,8 +1,8 @@
 r"""Gradients over ranks: those of one rank, for every objective.
 
-Each case is an objective on an energy in float64. Every rank takes a step of its share, and another with the
-state of the first if there is one, and the mean over ranks is held against the steps of one rank on the same batch
-and seed. Four ranks, then two of them; Gloo on a CPU.
+Each case is an objective on an energy in float64. Every rank takes a step of its share, and
+another with the state of the first if there is one, and the mean over ranks is held against the
+steps of one rank on the same batch and seed. Four ranks, then two of them; Gloo on a CPU.
 
     torchrun --nproc-per-node 4 studies/trust/rank_equality.py --out results/trust.json
 """
@@ -118,7 +118,8 @@ def steps(objective: Objective, ranks: Ranks) -> list[Gradients]:
 
 
 def distance(a: Gradients, b: Gradients) -> float:
-    r"""Returns the largest difference of two steps, relative to the largest number of each tensor."""
+    r"""Returns the largest difference of two steps, relative to the largest number of each
+    tensor."""
     if a.info.keys() != b.info.keys() or len(a.state) != len(b.state):
         raise ValueError("expected steps with the same diagnostics and state, got others")
     pairs = [
@@ -137,7 +138,8 @@ def distance(a: Gradients, b: Gradients) -> float:
 def compare(
     ranks: Ranks, cases: Sequence[str], expected: dict[str, list[Gradients]]
 ) -> dict[str, float]:
-    r"""Returns the worst difference of each case from the steps of one rank, which rank 0 knows."""
+    r"""Returns the worst difference of each case from the steps of one rank, which rank 0
+    knows."""
     found = {name: steps(CASES[name], ranks) for name in cases}
     return {name: max(map(distance, found[name], alone)) for name, alone in expected.items()}
 

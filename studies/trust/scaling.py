@@ -1,9 +1,10 @@
 r"""Throughput over ranks on one machine, and what a step spends on drawing and on communication.
 
-Every rank has one thread (or one GPU). In turn, rank 0 alone takes steps of the whole batch while the others
-wait, and all take steps of their shares; the turns are interleaved, so that what else the machine does falls
-on both. A step is all of training's: batch and noise drawn, gradient, all-reduce, Adam. Apart from it are
-timed the draws and the all-reduce, after a barrier, so that waiting for a slower rank is not counted.
+Every rank has one thread (or one GPU). In turn, rank 0 alone takes steps of the whole batch while
+the others wait, and all take steps of their shares; the turns are interleaved, so that what else
+the machine does falls on both. A step is all of training's: batch and noise drawn, gradient,
+all-reduce, Adam. Apart from it are timed the draws and the all-reduce, after a barrier, so that
+waiting for a slower rank is not counted.
 
     torchrun --nproc-per-node 2 studies/trust/scaling.py --out results/trust.json
 """

@@ -1,10 +1,11 @@
 r"""A long run: training, resuming and evaluating over and over, with memory that does not grow.
 
-A run of persistent contrastive divergence, which has a state, trains in rounds: some steps more, with
-an evaluation and a checkpoint, in the folder of the round before (`fit`, resumed), then read back
-(`load`). After a number of rounds a new run begins. All of it is one process, whose resident memory is read
-after each round. The first third warms up: imports, traces, the allocator. The growth is that of the peak of
-the last third over the peak of the second; it must be within two percent.
+A run of persistent contrastive divergence, which has a state, trains in rounds: some steps more,
+with an evaluation and a checkpoint, in the folder of the round before (`fit`, resumed), then read
+back (`load`). After a number of rounds a new run begins. All of it is one process, whose resident
+memory is read after each round. The first third warms up: imports, traces, the allocator. The
+growth is that of the peak of the last third over the peak of the second; it must be within two
+percent.
 
     python studies/trust/soak.py --minutes 60 --out results/trust.json
 """
@@ -88,8 +89,10 @@ def main(args: list[str] | None = None) -> None:
         held = soak(CONFIG, 60 * given.minutes, Path(folder), time.perf_counter)
     minutes, value = (time.perf_counter() - begin) / 60, growth(held)
     detail = (
-        f"{minutes:.2g} minutes of training, {len(held)} rounds of {CONFIG.optimization.steps // ROUNDS}"
-        f" steps, resumed, evaluated and read back: peak {max(held) / 2**20:.0f} MiB, of the last third"
+        f"{minutes:.2g} minutes of training, {len(held)} rounds of"
+        f" {CONFIG.optimization.steps // ROUNDS}"
+        f" steps, resumed, evaluated and read back: peak {max(held) / 2**20:.0f} MiB, of the"
+        " last third"
         f" {max(held[2 * (len(held) // 3) :]) / 2**20:.0f} MiB"
     )
     print(f"{detail}; growth {value:+.2f} %")

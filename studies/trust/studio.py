@@ -1,12 +1,13 @@
 r"""How fast the studio draws while it trains, how large its page is, and its pictures.
 
-The server is started as a user would start it, and a real browser (Chromium, without a window) opens
-the page and presses train, with the settings that the page offers, first one objective and then two
-side by side. An update is a frame of new weights that the page has drawn; they are counted over the
-seconds in which all sides train, and the slower side is reported. Server, workers and browser share
-the cores of one machine, with whatever else runs there; the load before, and the priority that Linux
-gives to the session (`echo -15 > /proc/self/autogroup`, as root, puts it before others), are
-written down. The size of the page is that of all its files, each compressed by gzip.
+The server is started as a user would start it, and a real browser (Chromium, without a window)
+opens the page and presses train, with the settings that the page offers, first one objective and
+then two side by side. An update is a frame of new weights that the page has drawn; they are
+counted over the seconds in which all sides train, and the slower side is reported. Server, workers
+and browser share the cores of one machine, with whatever else runs there; the load before, and the
+priority that Linux gives to the session (`echo -15 > /proc/self/autogroup`, as root, puts it
+before others), are written down. The size of the page is that of all its files, each compressed by
+gzip.
 
     python studies/trust/studio.py --out results/studio.json
     python studies/trust/studio.py --figures docs/figures

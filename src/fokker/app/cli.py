@@ -15,13 +15,18 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .draw import Denoise, Sample
-from .house import Doctor, Export, Studio
-from .judge import Evaluate, Report, Score
+from .denoise import Denoise
+from .doctor import Doctor
+from .evaluate import Evaluate
+from .export import Export
+from .report import Report
+from .sample import Sample
+from .score import Score
+from .studio import Studio
 from .train import TrainDenoising, TrainGeneration, TrainTable, TrainToy
 from .. import __version__, checks
 from ..compute.ranks import first_rank
-from ..runs.checkpoints import first_line
+from ..files import first_line
 from ..runs.training import Interrupted
 
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
@@ -47,10 +52,11 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     # in studies/ of a clone, not in the package: a summary here, the class there
     "reproduce": "Run a study of the paper's figures and ours.",
     "bench": "Time one training step of every objective, and of its rivals.",
-    "optima": "Print the exact score matching optimum of every 2-D set, beside the paper's Table 2.",
+    "optima": "Print the exact optimum of every 2-D set, beside the paper's Table 2.",
     "tables": "Render the tables of the documents anew from the files in results/.",
 }
 
+SHORT = {"-n": "--n", "-o": "--out"}
 OPTIONAL = tyro.constructors.ConstructorRegistry()
 
 
@@ -91,7 +97,13 @@ def parse(args: list[str]) -> Any:
         found, args = found[args[0]], args[1:]
         if isinstance(found, str):
             found = study(words[-1])
-    return tyro.cli(found, prog=" ".join(["fokker", *words]), args=args, registry=OPTIONAL)
+    return tyro.cli(
+        found,
+        prog=" ".join(["fokker", *words]),
+        args=[SHORT.get(word, word) for word in args],
+        registry=OPTIONAL,
+        config=(tyro.conf.OmitArgPrefixes,),  # options of a part of a command stand beside its own
+    )
 
 
 def study(name: str) -> type | dict[str, type]:
@@ -99,7 +111,8 @@ def study(name: str) -> type | dict[str, type]:
     root = Path(__file__).parents[3]
     if not (root / "studies/commands.py").is_file():
         raise ValueError(
-            f"expected a clone of the repository for `fokker {name}`, got an installed package, which"
+            f"expected a clone of the repository for `fokker {name}`, got an installed"
+            " package, which"
             " has no studies: git clone it and run `make test` there"
         )
     if str(root) not in sys.path:
@@ -124,8 +137,8 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def main(args: list[str] | None = None) -> None:
-    r"""Runs a command. Bad input is one line on stderr and exit code 2. Under torchrun the first rank
-    alone prints it, but for memory, which may be short on any."""
+    r"""Runs a command. Bad input is one line on stderr and exit code 2. Under torchrun the first
+    rank alone prints it, but for memory, which may be short on any."""
     args = sys.argv[1:] if args is None else args
     if args == ["--version"]:
         return print(f"fokker {__version__}")
@@ -160,8 +173,9 @@ def main(args: list[str] | None = None) -> None:
         if not out_of_memory(error):
             raise
         where = f" on rank {os.environ['RANK']}" if "RANK" in os.environ else ""
-        slices = getattr(command, "slices", None)  # of training
-        hint = "" if slices is None else f"; a step needs less with --slices {2 * slices}"
+        hint = ""
+        if hasattr(command, "slices"):  # of training
+            hint = f"; a step needs less with --slices {2 * (command.slices or 1)}"
         said = f"expected what fits into memory{where}, got more: {first_line(error)}{hint}"
         print(f"fokker: {said}", file=sys.stderr)
         sys.exit(2)

@@ -1,23 +1,37 @@
-r"""What this machine has for fokker: versions, devices, data, caches and extras.
+r"""`fokker doctor`: what this machine has for fokker: versions, devices, data, caches and extras.
 
-Nothing is downloaded, written or imported to find out: a package is looked up, not loaded. What is
-missing is said together with what it would be for and how to get it.
+Nothing is downloaded, written or imported to find out: a package is looked up, not loaded. Each
+thing that is missing is listed with its purpose and how to get it.
 """
 
-__all__ = ["EXTRAS", "Extra", "examine", "lines"]
+__all__ = ["EXTRAS", "Doctor", "Extra", "examine", "lines"]
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import torch
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data import cache
 from ..data.sources import SETS
 from ..metrics.inception import packaged
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Print what this machine has for fokker, and what is missing. Nothing is downloaded."""
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        found = examine()
+        print(json.dumps(found, indent=2) if self.json else "\n".join(lines(found)))
 
 
 class Extra(NamedTuple):
@@ -119,7 +133,8 @@ def examine() -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    r"""Returns what `examine` found as text, one line a fact, and what to do where one is missing."""
+    r"""Returns what `examine` found as text, one line a fact, and what to do where one is
+    missing."""
     row = lambda name, text: f"  {name:14}{text}"
     out = ["versions", *(row(k, v or "not installed") for k, v in found["versions"].items())]
     out.append("devices")

@@ -1,12 +1,14 @@
 r"""CUDA graphs: what a processor would launch kernel by kernel, launched at once.
 
-A function of tensors runs on a GPU as a sequence of kernels, and a processor that launches thousands of
-them one by one may be slower than the GPU is done with them. A *capture* writes the sequence down, with
-the addresses that each kernel reads and writes; a *replay* launches all of it by one call. So
+A function of tensors runs on a GPU as a sequence of kernels, and a processor that launches
+thousands of them one by one may be slower than the GPU is done with them. A *capture* writes the
+sequence down, with the addresses that each kernel reads and writes; a *replay* launches all of it
+by one call. So
 
-- a replay reads its inputs where those of the capture were, and fills the same outputs again,
-- memory that is asked for within a capture belongs to the graph, and stays taken as long as it lives,
-- nothing within may ask for a value on the processor, and what is done only once (a compilation, the
+- a replay reads its inputs where those of the capture were, and fills the same outputs again, -
+memory that is asked for within a capture belongs to the graph, and stays taken as long as it
+lives, - nothing within may ask for a value on the processor, and what is done only once (a
+compilation, the
   choice of an algorithm) must be over before: `capture` runs a function three times first.
 """
 
@@ -33,7 +35,8 @@ def capturing(
 ) -> Generator[torch.cuda.CUDAGraph, None, None]:
     r"""Captures what runs within as a CUDA graph; see `capture`.
 
-    Left to itself torch captures on the device of its first capture ever, and on another one nothing.
+    Left to itself torch captures on the device of its first capture ever, and on another one
+    nothing.
     """
     with torch.cuda.device(device):
         graph = torch.cuda.CUDAGraph()
@@ -49,9 +52,8 @@ def capture(
     The graph reads and writes the memory of what the function holds: keep it as long as the graph.
 
     Arguments:
-        run: The function.
-        device: The device on which it runs; the current one by default.
-        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
+        run: The function. device: The device on which it runs; the current one by default. pool:
+        Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
             one may overwrite the results of the others.
     """
     with torch.cuda.device(device):
@@ -69,7 +71,8 @@ def capture(
 class Captured:
     r"""A function of tensors as a CUDA graph.
 
-    Its inputs are copied to places of their own, and a call overwrites the outputs of the one before.
+    Its inputs are copied to places of their own, and a call overwrites the outputs of the one
+    before.
 
     Arguments:
         function: The function.
@@ -83,6 +86,6 @@ class Captured:
         self.graph, self.outputs = capture(self.run, places[0].device)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        torch._foreach_copy_(self.places, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_copy_(self.places, list(inputs))  # pyright: ignore
         self.graph.replay()
         return self.outputs

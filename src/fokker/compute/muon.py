@@ -1,27 +1,28 @@
 r"""Muon: steps of equal length in every direction of a matrix.
 
-A kernel or matrix is a linear map W, from n inputs to m outputs (a kernel is flattened to that). Adam
-scales each of its numbers; Muon scales its singular directions. With G the gradient, M its average and
-N looking ahead as Nesterov does,
+A kernel or matrix is a linear map W, from n inputs to m outputs (a kernel is flattened to that).
+Adam scales each of its numbers; Muon scales its singular directions. With G the gradient, M its
+average and N looking ahead as Nesterov does,
 
 .. math::
     M \leftarrow \beta M + (1 - \beta) G, \qquad N = \beta M + (1 - \beta) G, \qquad
     W \leftarrow W - \eta \sqrt{\max(1, m / n)} \; O(N), \qquad O(U S V^\top) = U V^\top .
 
-Every singular value of :math:`O(N)` is one: no output changes by more than the rate allows, and directions
-with small gradients, of which there are many, are learned as fast as the few with large ones. What the
-rate means does not depend on the width of the network.
+Every singular value of :math:`O(N)` is one: no output changes by more than the rate allows, and
+directions with small gradients, of which there are many, are learned as fast as the few with large
+ones. What the rate means does not depend on the width of the network.
 
 The map O comes without a decomposition. With :math:`X_0 = N / \|N\|`, five times
 
-.. math:: X \leftarrow a X + b (X X^\top) X + c (X X^\top)^2 X, \qquad (a, b, c) = (3.4445, -4.7750, 2.0315),
+.. math:: X \leftarrow a X + b (X X^\top) X + c (X X^\top)^2 X, \qquad (a, b, c) = (3.4445,
+-4.7750, 2.0315),
 
-moves every singular value s by the polynomial :math:`a s + b s^3 + c s^5`, which takes all but the tiniest to
-between 0.68 and 1.21, near enough to one. It needs products of matrices only, in bfloat16 on a GPU; matrices of
-one shape go through it together.
+moves every singular value s by the polynomial :math:`a s + b s^3 + c s^5`, which takes all but the
+tiniest to between 0.68 and 1.21, near enough to one. It needs products of matrices only, in
+bfloat16 on a GPU; matrices of one shape go through it together.
 
-`torch.optim.Muon` without its weight decay is the same for one matrix after another, and refuses kernels;
-`tests/test_muon.py` compares the two.
+`torch.optim.Muon` without its weight decay is the same for one matrix after another, and refuses
+kernels; `tests/test_muon.py` compares the two.
 
 References:
     | Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)
@@ -41,7 +42,7 @@ from .. import checks
 
 # one launch for many tensors
 add_ = torch._foreach_add_  # pyright: ignore[reportPrivateImportUsage]
-lerp, lerp_ = torch._foreach_lerp, torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]
+lerp, lerp_ = torch._foreach_lerp, torch._foreach_lerp_  # pyright: ignore
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
@@ -49,7 +50,8 @@ TINY = 1e-7  # the least norm that is divided by
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    r"""Returns :math:`O(N)`, nearly, of a stack of matrices, with shape :math:`(K, m, n)`, in their dtype."""
+    r"""Returns :math:`O(N)`, nearly, of a stack of matrices, with shape :math:`(K, m, n)`, in
+    their dtype."""
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # the smaller of both products
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=TINY)
@@ -82,7 +84,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": rate, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: None = None) -> None:  # pyright: ignore
         for group in self.param_groups:
             alike: dict[torch.Size, list[Tensor]] = {}  # by the shape of the matrix
             for p in group["params"]:

@@ -1,30 +1,35 @@
 r"""Ranks: one training run on many devices, started by `torchrun`.
 
-R processes, the ranks, hold the same weights. All randomness of step k comes from the pair (seed, k), so
-every rank draws the same batch and the same noise, takes its rows (`fokker.objectives.Share`) and
-computes the gradient of their mean. One all-reduce of one flat tensor,
+R processes, the ranks, hold the same weights. All randomness of step k comes from the pair (seed,
+k), so every rank draws the same batch and the same noise, takes its rows
+(`fokker.objectives.Share`) and computes the gradient of their mean. One all-reduce of one flat
+tensor,
 
-.. math:: (\partial_\theta L, \; L, \; \text{info}, \; \text{flags}) \to \tfrac{1}{R} \sum_r (\dots)_r ,
+.. math:: (\partial_\theta L, \; L, \; \text{info}, \; \text{flags}) \to \tfrac{1}{R} \sum_r
+(\dots)_r ,
 
-gives each rank the gradient of the whole batch, and each takes the same step of the optimizer and of the
-average: what is a function of equal numbers is equal, and `agree` checks it. A batch and a seed mean the
-same for any number of ranks, up to the rounding of that sum.
+gives each rank the gradient of the whole batch, and each takes the same step of the optimizer and
+of the average: what is a function of equal numbers is equal, and `agree` checks it. A batch and a
+seed mean the same for any number of ranks, up to the rounding of that sum.
 
-The objective's state (the particles of persistent contrastive divergence) is shared by rows like the
-batch, and put together again when it is saved, so a run may be resumed with another number of ranks.
+The objective's state (the particles of persistent contrastive divergence) is shared by rows like
+the batch, and put together again when it is saved, so a run may be resumed with another number of
+ranks.
 
 **Judging and drawing** are shared out by the number of the image: rank r of R takes those from
-:math:`\lfloor n r / R \rfloor` to :math:`\lfloor n (r + 1) / R \rfloor`, each of which has noise of its own, and
-`collect` puts together in order what all have found. A function that is handed `ranks` is called on every
-rank with the same arguments, and returns on every rank what one rank would find, up to rounding. What is no
-mean over points (the grid of a 2-D set, the normalizer of a table) rank 0 judges alone and tells the others
-as JSON; it alone writes and prints. What fails on one rank fails on all.
+:math:`\lfloor n r / R \rfloor` to :math:`\lfloor n (r + 1) / R \rfloor`, each of which has noise
+of its own, and `collect` puts together in order what all have found. A function that is handed
+`ranks` is called on every rank with the same arguments, and returns on every rank what one rank
+would find, up to rounding. What is no mean over points (the grid of a 2-D set, the normalizer of a
+table) rank 0 judges alone and tells the others as JSON; it alone writes and prints. What fails on
+one rank fails on all.
 
 .. code-block:: bash
 
-    torchrun --nproc-per-node 8 -m fokker train generation --data cifar10 --device cuda --out runs/cifar10
-    torchrun --nproc-per-node 8 -m fokker sample runs/cifar10 -n 50000 --device cuda -o samples.npy
-    torchrun --nproc-per-node 8 -m fokker evaluate runs/cifar10 --fid 50000 --device cuda
+    torchrun --nproc-per-node 8 -m fokker train generation --data cifar10 --device cuda --out
+    runs/cifar10 torchrun --nproc-per-node 8 -m fokker sample runs/cifar10 -n 50000 --device cuda
+    -o samples.npy torchrun --nproc-per-node 8 -m fokker evaluate runs/cifar10 --fid 50000 --device
+    cuda
 
 NCCL carries tensors on GPUs, Gloo those on CPUs.
 """
@@ -38,18 +43,15 @@ import torch.distributed as dist
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .step import Gradients
 from ..objectives import Share, interleave
-
-if TYPE_CHECKING:  # the metrics are shared out themselves
-    from ..metrics.fid import Statistics
 
 Found = TypeVar("Found")
 
@@ -82,9 +84,11 @@ class Ranks:
         return Share(self.rank, self.size)
 
     def among(self, n: int) -> range:
-        r"""Returns which of n samples this rank makes, in a row: those of all ranks are all of them.
+        r"""Returns which of n samples this rank makes, in a row: those of all ranks are all of
+        them.
 
-        With one source of randomness a sample (`fokker.samplers.streams`) they are those of one rank.
+        With one source of randomness a sample (`fokker.samplers.streams`) they are those of one
+        rank.
         """
         bounds = [n * r // self.size for r in (self.rank, self.rank + 1)]
         return range(*bounds)
@@ -121,8 +125,8 @@ class Ranks:
         return interleave(parts)
 
     def collect(self, x: Tensor) -> Tensor:
-        r"""Returns rows of which each rank has some in a row, none perhaps, in the order of the ranks, on
-        every rank. Beyond their number, shapes and dtypes are the same."""
+        r"""Returns rows of which each rank has some in a row, none perhaps, in the order of the
+        ranks, on every rank. Beyond their number, shapes and dtypes are the same."""
         if self.size == 1:
             return x
         counts = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
@@ -136,7 +140,8 @@ class Ranks:
         return whole.to(x.device)
 
     def tell(self, value: Any = None, source: int = 0) -> Any:
-        r"""Returns what one rank says, in the types of JSON; the others' value is not asked for."""
+        r"""Returns what one rank says, in the types of JSON; the others' value is not asked
+        for."""
         if self.size == 1:
             return value
         text = json.dumps(value).encode() if self.rank == source else b""
@@ -197,28 +202,18 @@ class Ranks:
                 " library of one of them differs"
             )
 
-    def merge(self, own: "Statistics") -> "Statistics":
-        r"""Returns the statistics of the features of all ranks' images together, on every rank.
-
-        Exact up to rounding: :math:`S = \sum_r S_r + n_r (\mu_r - \mu)(\mu_r - \mu)^\top`.
-
-        Arguments:
-            own: The statistics of this rank's images, one or more.
-        """
+    def sum(self, x: Tensor) -> Tensor:
+        r"""Returns the sum of a tensor over ranks, on every rank, with its dtype and device."""
         if self.size == 1:
-            return own
-        mean, scatter = own.mean.to(self.device), own.scatter.to(self.device)
-        sums = torch.cat([mean.new_tensor([own.count]), own.count * mean])
-        dist.all_reduce(sums)
-        center = sums[1:] / sums[0]
-        shift = mean - center
-        scatter = scatter + own.count * torch.outer(shift, shift)
-        dist.all_reduce(scatter)
-        return replace(own, count=int(sums[0]), mean=center.cpu(), scatter=scatter.cpu())
+            return x
+        whole = x.to(self.device, copy=True)
+        dist.all_reduce(whole)
+        return whole.to(x.device)
 
 
 def mark_of(x: Tensor) -> Tensor:
-    r"""Returns a number that changes with any bit of a tensor, and with the order of its numbers."""
+    r"""Returns a number that changes with any bit of a tensor, and with the order of its
+    numbers."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     bits = x.reshape(-1).view(kind).long()
     return (bits * (torch.arange(len(bits), device=x.device) % 65_521 + 1)).sum()
@@ -228,7 +223,8 @@ ALONE = Ranks()
 
 
 def first_rank() -> bool:
-    r"""Whether this process speaks and writes: alone, or the first of those that torchrun started."""
+    r"""Whether this process speaks and writes: alone, or the first of those that torchrun
+    started."""
     return os.environ.get("RANK", "0") == "0"
 
 

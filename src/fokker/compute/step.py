@@ -1,48 +1,50 @@
 r"""One pure step: (parameters, buffers, batch, state, noise) to gradients, loss and diagnostics.
 
-Training needs :math:`\partial_\theta L`, and L holds derivatives in x already. The objective and all of
-its derivatives, forward, score, Laplacian and parameter gradient, are traced into one flat graph with the
-noise as an input (`fokker.compute.tracing`). What is left is a pure function,
+Training needs :math:`\partial_\theta L`, and L holds derivatives in x already. The objective and
+all of its derivatives, forward, score, Laplacian and parameter gradient, are traced into one flat
+graph with the noise as an input (`fokker.compute.tracing`). What is left is a pure function,
 
 .. math:: (\theta, b, x, s, \varepsilon) \to (\partial_\theta L, L, s', \text{info}),
 
 that runs as it is, or compiled whole. It returns gradients and touches nothing: the optimizer, the
 all-reduce over devices and the guard against divergence are the caller's.
 
-**Many ranks.** With a `Share` the step takes the whole batch and gives the part of one rank. The noise is
-drawn for the whole batch on every rank, in the order and shapes of a step without ranks, and the rank
-keeps its rows: along the one axis of a draw that shrinks with the share those at r, r + R, r + 2R, ...; a
-draw that does not shrink is used whole. So the mean over the ranks is the step of one rank, whatever
-their number, up to the rounding of a sum.
+**Many ranks.** With a `Share` the step takes the whole batch and gives the part of one rank. The
+noise is drawn for the whole batch on every rank, in the order and shapes of a step without ranks,
+and the rank keeps its rows: along the one axis of a draw that shrinks with the share those at r, r
++ R, r + 2R, ...; a draw that does not shrink is used whole. So the mean over the ranks is the step
+of one rank, whatever their number, up to the rounding of a sum.
 
-**Memory for time.** A step holds all that its derivatives need of the whole batch at once. The usual
-remedy, to compute the forward pass again within the backward pass (`torch.utils.checkpoint`), is closed
-here twice: it works by hooks on saved tensors, which `torch.func` does not allow, and in a flat graph that
-does once what is asked for twice, what is computed again would be merged with what was computed before. But
-every objective is a mean over rows. So a share can be cut into S *slices*, shares of R S ranks, that one
-device takes one after another, each with the noise that its rows have in the whole batch:
+**Memory for time.** A step holds all that its derivatives need of the whole batch at once. The
+usual remedy, to compute the forward pass again within the backward pass
+(`torch.utils.checkpoint`), is closed here twice: it works by hooks on saved tensors, which
+`torch.func` does not allow, and in a flat graph that does once what is asked for twice, what is
+computed again would be merged with what was computed before. But every objective is a mean over
+rows. So a share can be cut into S *slices*, shares of R S ranks, that one device takes one after
+another, each with the noise that its rows have in the whole batch:
 
 .. math:: \partial_\theta L = \frac{1}{S} \sum_s \partial_\theta L_s .
 
-The gradient is that of the whole batch up to the rounding of a sum. What the derivatives need falls to
-the S-th part; weights, batch and noise are held as before, and the sum of the gradients beside those
-of a slice. No operation on a row is done twice, but what is done once a batch (kernels to launch, weights
-to read, the moments of its rows) is done S times. The number of the slice is an input of the graph, so
-there is one trace and one compilation for all.
+The gradient is that of the whole batch up to the rounding of a sum. What the derivatives need
+falls to the S-th part; weights, batch and noise are held as before, and the sum of the gradients
+beside those of a slice. No operation on a row is done twice, but what is done once a batch
+(kernels to launch, weights to read, the moments of its rows) is done S times. The number of the
+slice is an input of the graph, so there is one trace and one compilation for all.
 
-Tracing fixes shapes, layouts, dtypes and devices, which parameters are trained, whether a module is in its
-training mode, and autocast; `Step` traces again when one of them changes. All else that is no tensor is
-fixed for good by the first trace: a step asks of an energy and an objective what compilation asks, no
-branch on the value of a tensor, and no randomness but torch's.
+Tracing fixes shapes, layouts, dtypes and devices, which parameters are trained, whether a module
+is in its training mode, and autocast; `Step` traces again when one of them changes. All else that
+is no tensor is fixed for good by the first trace: a step asks of an energy and an objective what
+compilation asks, no branch on the value of a tensor, and no randomness but torch's.
 
-**Cost.** Tracing takes about as long as a few eager steps of the network. The compiler takes seconds
-for the networks of the 2-D study and minutes for those of images (`results/bench.json`), and keeps
-what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
+**Cost.** Tracing takes about as long as a few eager steps of the network. The compiler takes
+seconds for the networks of the 2-D study and minutes for those of images (`results/bench.json`),
+and keeps what it made in the folder that `TORCHINDUCTOR_CACHE_DIR` names.
 
-On a GPU a compiled step is captured at its first call as a CUDA graph (`fokker.compute.graphs`), and replayed: a
-U-Net step is thousands of kernels, and at the batch of the presets a processor launches them no faster
-than the GPU is done with them. A replay fills the same memory again, so the gradients of a step are there
-until the next one; loss, state and diagnostics are copied out of it.
+On a GPU a compiled step is captured at its first call as a CUDA graph (`fokker.compute.graphs`),
+and replayed: a U-Net step is thousands of kernels, and at the batch of the presets a processor
+launches them no faster than the GPU is done with them. A replay fills the same memory again, so
+the gradients of a step are there until the next one; loss, state and diagnostics are copied out of
+it.
 """
 
 __all__ = ["Gradients", "Step", "bind"]
@@ -58,7 +60,6 @@ from typing import Any, NamedTuple
 from .tracing import Draw, Drawing, Traced, trace
 from .. import checks
 from ..checks import brief
-from ..derivatives import EnergyLike
 from ..objectives import WHOLE, Objective, Output, Share, interleave
 
 add, divide = torch._foreach_add_, torch._foreach_div_  # pyright: ignore[reportPrivateImportUsage]
@@ -74,13 +75,9 @@ class Bound(nn.Module):
     def forward(
         self, x: Tensor, state: tuple[Tensor, ...], rank: Tensor | None
     ) -> tuple[Tensor, Any, Any]:
-        own: EnergyLike = self.energy
         before = self.objective.restore(state)
         share = self.share if rank is None else self.share._replace(rank=rank)
-        if share.ranks == 1:
-            out: Output = self.objective.compute(own, x, before, None)
-        else:
-            out = self.objective.part(own, x, before, None, share)
+        out: Output = self.objective.part(self.energy, x, before, None, share)
         return out.loss, tuple(out.state or ()), out.info
 
 
@@ -88,8 +85,8 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
     r"""Returns the step as a pure function of parameters, buffers, batch and state.
 
     The parameters and buffers are dictionaries by name, the state the tuple of the tensors of the
-    objective's state, empty at first. It gives gradients, loss, state and info. A last argument, if
-    given, is the number of the rank as a tensor (1), in place of that of the share.
+    objective's state, empty at first. It gives gradients, loss, state and info. A last argument,
+    if given, is the number of the rank as a tensor (1), in place of that of the share.
     """
     bound = Bound(energy, objective, share)
 
@@ -112,11 +109,13 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
 
 
 def apart(named: dict[str, Tensor], others: Iterable[Tensor]) -> dict[str, Tensor]:
-    r"""Returns tensors that share memory neither with each other nor with others: each may be written to.
+    r"""Returns tensors that share memory neither with each other nor with others: each may be
+    written to.
 
-    What is done once is there once: the biases of two branches that are added have one gradient, and a
-    parameter that is its own gradient is that gradient. To clip such a one in place would be wrong. Nor
-    do the elements of one share it, as those of the gradient of a sum do, which is a number expanded.
+    What is done once is there once: the biases of two branches that are added have one gradient,
+    and a parameter that is its own gradient is that gradient. To clip such a one in place would be
+    wrong. Nor do the elements of one share it, as those of the gradient of a sum do, which is a
+    number expanded.
     """
     seen = {t.untyped_storage().data_ptr() for t in others}
     out = {}
@@ -159,10 +158,9 @@ class Step:
         adam.step()
 
     Arguments:
-        energy: The energy; its parameters and buffers are read anew at each call.
-        objective: The objective.
-        compile: Whether the step is compiled, and on a GPU captured.
-        share: The share of a rank, if there are several. The batch is the whole one in any case, the
+        energy: The energy; its parameters and buffers are read anew at each call. objective: The
+        objective. compile: Whether the step is compiled, and on a GPU captured. share: The share
+        of a rank, if there are several. The batch is the whole one in any case, the
             state that of the share.
         slices: The number of slices of the share that are taken one after another, to save memory.
     """
@@ -242,7 +240,8 @@ class Step:
         self.parts[0].even(batch=batch)
 
     def pieces(self, x: Tensor, state: tuple[Tensor, ...]) -> list[tuple[Any, ...]]:
-        r"""Returns what the slices do not have in common: their rows of the state, and their number."""
+        r"""Returns what the slices do not have in common: their rows of the state, and their
+        number."""
         if len(self.parts) == 1:
             return [(tuple(t.contiguous() for t in state),)]
         cuts = WHOLE.cut(len(self.parts))
@@ -277,7 +276,8 @@ class Step:
 
 
 def rows(noise: Tensor, shape: tuple[int, ...], share: Share) -> Tensor:
-    r"""Returns the rows of a draw of the whole batch that are a share's, with the shape it asks for."""
+    r"""Returns the rows of a draw of the whole batch that are a share's, with the shape it asks
+    for."""
     if noise.shape == shape:
         return noise
     axes = [i for i, (n, m) in enumerate(zip(noise.shape, shape, strict=True)) if n != m]

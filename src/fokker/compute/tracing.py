@@ -1,16 +1,17 @@
 r"""A function of tensors as one flat graph of plain operations, with its noise as an input.
 
-Two things stand in the way of compiling an objective with its derivatives: a graph that is differentiated
-while it runs, and random numbers drawn within. So it is *traced* first: `make_fx` runs the function once, on
-tensors without storage, and writes down the tensor operations, those of all derivatives among them, in one
-flat graph without autograd. Then
+Two things stand in the way of compiling an objective with its derivatives: a graph that is
+differentiated while it runs, and random numbers drawn within. So it is *traced* first: `make_fx`
+runs the function once, on tensors without storage, and writes down the tensor operations, those of
+all derivatives among them, in one flat graph without autograd. Then
 
-- every draw becomes an input: the noise is drawn outside, in the order in which the function would, so that
-  a traced function with a generator gives what the function itself gives with that generator;
+- every draw becomes an input: the noise is drawn outside, in the order in which the function
+  would, so that a traced function with a generator gives what the function itself gives with that
+  generator;
 - what is asked for twice is done once (`share`), but where memory is written to.
 
-What is left runs as it is, or compiled whole, and on a GPU captured at its first call as a CUDA graph
-(`fokker.compute.graphs`).
+What is left runs as it is, or compiled whole, and on a GPU captured at its first call as a CUDA
+graph (`fokker.compute.graphs`).
 """
 
 __all__ = ["Draw", "Drawing", "Traced", "trace"]
@@ -103,7 +104,8 @@ class Drawing(TorchDispatchMode):
 
 
 def written(graph: Graph) -> set[Node]:
-    r"""Returns the nodes whose memory some operation of a graph writes to: results, and views of them."""
+    r"""Returns the nodes whose memory some operation of a graph writes to: results, and views of
+    them."""
     roots: dict[Node, Node] = {}  # the node that first had the memory of each
     dirty: set[Node] = set()
     for node in graph.nodes:
@@ -127,8 +129,8 @@ def written(graph: Graph) -> set[Node]:
 def share(graph: Graph) -> None:
     r"""Does every operation once that a graph does several times on the same operands.
 
-    Not where memory is written to: there the same operation finds another value, or must have a place of
-    its own for what it returns.
+    Not where memory is written to: there the same operation finds another value, or must have a
+    place of its own for what it returns.
     """
     seen: dict[Any, Node] = {}
     dirty = written(graph)

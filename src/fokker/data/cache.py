@@ -1,12 +1,13 @@
 r"""The cache: arrays that are slow to make, kept between runs.
 
-An array lies in `NAME.npy`, to be mapped into memory, beside `NAME.json`: the SHA-256 of that file and
-the fingerprint of what the array was made from. Both are written beside their place and renamed into
-it, the second last. The file is hashed before it is parsed, each time: one that was damaged, or cut
-short by a full disk, is never used but made anew, with a warning. So is the array where the cache
-cannot be written to.
+An array lies in `NAME.npy`, to be mapped into memory, beside `NAME.json`: the SHA-256 of that file
+and the fingerprint of what the array was made from. Both are written beside their place and
+renamed into it, the second last. The file is hashed before it is parsed, each time: one that was
+damaged, or cut short by a full disk, is never used but made anew, with a warning. So is the array
+where the cache cannot be written to.
 
-The folder is that of the variable `FOKKER_CACHE`, or `~/.cache/fokker`. It may be deleted at any time.
+The folder is that of the variable `FOKKER_CACHE`, or `~/.cache/fokker`. It may be deleted at any
+time.
 """
 
 __all__ = ["cached", "folder"]

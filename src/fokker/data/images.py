@@ -1,17 +1,18 @@
 r"""Images: a set of them, decoded once to bytes and drawn from at random.
 
-A set is :math:`(N, C, H, W)` pixels (`fokker.data.picture`), of one size, grey or colour throughout:
-the first image that differs is an error that names it. It is read from a folder of image files, from
-a folder of Parquet files with a column `image` (or `img`) of `struct<bytes, path>`, whose bytes are
-an encoded image, or by a name, as `fokker.data.sources` says.
+A set is :math:`(N, C, H, W)` pixels (`fokker.data.picture`), of one size, grey or colour
+throughout: the first image that differs is an error that names it. It is read from a folder of
+image files, from a folder of Parquet files with a column `image` (or `img`) of
+`struct<bytes, path>`, whose bytes are an encoded image, or by a name, as `fokker.data.sources`
+says.
 
 WebP has no grey: three equal channels in every image of a split are taken for one. The named sets
 always have their own number of channels. `size` crops a square from the centre of each image and
 resizes it, antialiased (Lanczos); without it no pixel is changed.
 
-The pixels are kept in the cache (`fokker.data.cache`) under the hash of the names and contents of all
-files read, which costs a tenth of a second for 100 MB and cannot mistake one set for another. A set
-has at most 8 GiB of pixels, and a row group of Parquet at most 2 GiB of files.
+The pixels are kept in the cache (`fokker.data.cache`) under the hash of the names and contents of
+all files read, which costs a tenth of a second for 100 MB and cannot mistake one set for another.
+A set has at most 8 GiB of pixels, and a row group of Parquet at most 2 GiB of files.
 """
 
 __all__ = ["Images", "read_images"]
@@ -118,8 +119,8 @@ def read_images(
     r"""Reads a set of images, from the cache if it was decoded before.
 
     Arguments:
-        source: A folder, the name of a set, or `hub:OWNER/NAME`; write `./mnist` for a folder that is
-            called so.
+        source: A folder, the name of a set, or `hub:OWNER/NAME`; write `./mnist` for a folder that
+            is called so.
         split: The part of the set, train or test.
         data_dir: The folder where named sets lie; that of `FOKKER_DATA` if not given.
         size: The side of the square that each image is cropped and resized to; as they are if not
@@ -140,7 +141,8 @@ def read_images(
         if not (folder.is_dir() and str(source)):
             got = f"{str(source)!r}, which is none of them"
             raise ValueError(
-                f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)}, got {got}"
+                f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)},"
+                f" got {got}"
             )
     files = files_of(folder, split)
     key = fingerprint(folder, files, (VERSION, size, channels))

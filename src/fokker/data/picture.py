@@ -1,19 +1,19 @@
 r"""Pictures: one image, from the bytes of a file to pixels, and back.
 
-Pixels are bytes u of shape :math:`(C, H, W)`, one channel for grey and three for red, green and blue.
-A model sees
+Pixels are bytes u of shape :math:`(C, H, W)`, one channel for grey and three for red, green and
+blue. A model sees
 
 .. math:: x = u / 127.5 - 1 \in [-1, 1] , \qquad u = \mathrm{round}(127.5 \, (x + 1)) ,
 
 and the second undoes the first exactly.
 
-A file is PNG, JPEG, WebP or BMP, by its content and not its name. It is turned upright if it says how
-(EXIF), transparent pixels are laid on white, a palette is looked up, of an animation the first frame
-is taken, and of 16-bit colour the high byte. Deeper grey, CMYK and the like are refused.
+A file is PNG, JPEG, WebP or BMP, by its content and not its name. It is turned upright if it says
+how (EXIF), transparent pixels are laid on white, a palette is looked up, of an animation the first
+frame is taken, and of 16-bit colour the high byte. Deeper grey, CMYK and the like are refused.
 
-A file need not be trusted: its header is read first, and it is decoded only if it is at most 64 MiB
-long and promises :math:`8192^2` pixels or fewer. Whatever is wrong with it is a `ValueError` of one
-line that opens with its place.
+A file need not be trusted: its header is read first, and it is decoded only if it is at most 64
+MiB long and promises :math:`8192^2` pixels or fewer. Whatever is wrong with it is a `ValueError`
+of one line that opens with its place.
 """
 
 __all__ = [
@@ -41,6 +41,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from .. import checks
+from ..files import replacing
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # 8 bits a channel or fewer
@@ -178,7 +179,8 @@ def save_png(path: Path, x: Tensor, columns: int | None = None) -> None:
         top, left = k // columns * (h + GAP), k % columns * (w + GAP)
         grid[:, top : top + h, left : left + w] = one
     image = Image.fromarray(grid[0].numpy() if c == 1 else grid.permute(1, 2, 0).numpy())
-    image.save(path, "PNG")
+    with replacing(path) as partial:
+        image.save(partial, "PNG")
 
 
 def read_png(path: Path, channels: int | None = None) -> Tensor:
@@ -188,7 +190,8 @@ def read_png(path: Path, channels: int | None = None) -> Tensor:
     Arguments:
         path: The file.
         channels: The number of channels to return, 1 or 3: a grey image has its channel repeated,
-            and a colour image must have three equal ones to become grey. As in the file if not given.
+            and a colour image must have three equal ones to become grey. As in the file if not
+            given.
     """
     path = Path(path)
     x = decode(read_bytes(path), str(path))

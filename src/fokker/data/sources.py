@@ -4,13 +4,14 @@ They are those of
 
 - a folder laid out as on the Hugging Face hub: `train-*.parquet` and `test-*.parquet`, or those in
   `data/`, all the parts that their names promise (`-of-00002`);
-- a folder of image files, at any depth, in the order of their paths. Names that start with a dot are
-  left out. Its splits are its folders `train` and `test` if it has both. If not, a file belongs to
-  `test` if the first 8 bytes of the SHA-256 of its path below the folder, as one big-endian number,
-  are a multiple of 10: one in ten, whatever other files there are;
-- a set known by name: its folder in the data folder, or in the cache, where it is fetched to from the
-  hub, once;
-- any other set on the hub, `hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIG`, fetched to the cache, once.
+- a folder of image files, at any depth, in the order of their paths. Names that start with a dot
+  are left out. Its splits are its folders `train` and `test` if it has both. If not, a file
+  belongs to `test` if the first 8 bytes of the SHA-256 of its path below the folder, as one
+  big-endian number, are a multiple of 10: one in ten, whatever other files there are;
+- a set known by name: its folder in the data folder, or in the cache, where it is fetched to from
+  the hub, once;
+- any other set on the hub, `hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIG`, fetched to the cache,
+once.
 """
 
 __all__ = [
@@ -105,7 +106,8 @@ def fetch(hub: str, config: str | None, split: str, place: Path, needed: str) ->
 
 
 def name_of(source: str | Path) -> str:
-    r"""Returns the name of a set: of its folder, wherever that is seen from, or of a set by name."""
+    r"""Returns the name of a set: of its folder, wherever that is seen from, or of a set by
+    name."""
     if isinstance(source, str) and source in SETS:
         return source
     return Path(os.path.abspath(source)).name.replace(":", "-")  # a link has a name of its own

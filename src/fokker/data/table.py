@@ -8,10 +8,11 @@ rows. Its density in the units of the file is
 
 A file is ``.csv`` or ``.tsv``, text in UTF-8 whose columns are separated by tabs, semicolons or,
 without these, commas; ``.npy``, an array :math:`(N, D)`, or :math:`(N)` for a single column; or
-``.parquet``, columns of numbers, at most :math:`2^{28}`. The first line of a text is a header if none of its cells is
-a number. Columns without names are called `x0`, `x1` and so on. Blank lines at the end are left
-out and nothing else is skipped or filled in: a cell that is not a finite number is an error that
-names the file, the column, and the line of the text or the row, counted from 1.
+``.parquet``, columns of numbers, at most :math:`2^{28}`. The first line of a text is a header if
+none of its cells is a number. Columns without names are called `x0`, `x1` and so on. Blank lines
+at the end are left out and nothing else is skipped or filled in: a cell that is not a finite
+number is an error that names the file, the column, and the line of the text or the row, counted
+from 1.
 """
 
 __all__ = ["Standardize", "Table", "read_table", "split"]
@@ -213,7 +214,8 @@ class Standardize:
         for name, low, high in zip(names, x.amin(0).tolist(), x.amax(0).tolist(), strict=True):
             if low == high:
                 raise ValueError(
-                    f"expected column {checks.brief(name, 40)} to vary, got {low} in all {len(x)} rows"
+                    f"expected column {checks.brief(name, 40)} to vary, got {low} in all"
+                    f" {len(x)} rows"
                 )
         std, mean = torch.std_mean(x, dim=0, correction=0)
         return cls(tuple(mean.tolist()), tuple(std.tolist()))

@@ -3,8 +3,8 @@ r"""Denoising with an energy, and how well it does.
 An image is seen as :math:`x = x_0 + \sigma \varepsilon`; the best guess in mean square is
 :math:`\mathbb{E}[x_0 | x]`. What an energy makes of it depends on what it has learned.
 
-**An energy of every level**, E(x, σ), has the energy of the noisy data at the level at hand, and by
-Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigma)`, exactly.
+**An energy of every level**, E(x, σ), has the energy of the noisy data at the level at hand, and
+by Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigma)`, exactly.
 
 **An energy of one level** :math:`\sigma_1`, as in the paper, knows :math:`p_1 = p * \mathcal{N}(0,
 \sigma_1^2)` alone. The paper does not say how it denoises at other levels. The rules on offer:
@@ -14,7 +14,8 @@ Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigma)`
 `given`        :math:`x - \sigma^2 \nabla E(x)`: the same with the true σ
 `descent`      n steps of :math:`x \to x - \tfrac{\sigma_1^2}{2} \nabla E(x)`, n the nearest to
                :math:`2 (\sigma / \sigma_1)^2`, at least 2
-`posterior`    for :math:`\sigma > \sigma_1`, :math:`x = y + \tau \eta` with :math:`\tau^2 = \sigma^2 -
+`posterior`    for :math:`\sigma > \sigma_1`, :math:`x = y + \tau \eta` with :math:`\tau^2 =
+\sigma^2 -
                \sigma_1^2` and :math:`y \sim p_1`; Langevin chains of :math:`E(y) + \|x - y\|^2 / 2
                \tau^2`, and the mean over them of Tweedie's guess from y. Exact as chains go on
 =============  ====================================================================================
@@ -22,22 +23,34 @@ Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigma)`
 At :math:`\sigma = \sigma_1` the first two agree and are exact; `posterior` is the first there.
 
 **Pictures** of any size are cut into tiles of the size that was trained on, which overlap by half;
-the results are averaged with the weights :math:`\sin^2`. A colour picture goes
-through a grey model channel by channel. A grey one, :math:`y = x_0 + \sigma \varepsilon`, is no colour
-picture with three equal channels: its noise would be the same in all of them, and pass for texture. But
+the results are averaged with the weights :math:`\sin^2`. A colour picture goes through a grey
+model channel by channel. A grey one, :math:`y = x_0 + \sigma \varepsilon`, is no colour picture
+with three equal channels: its noise would be the same in all of them, and pass for texture. But
 the mean of C independent noises of level :math:`\sqrt{C} \sigma` is one of level σ, so
 
 .. math:: x_c = y + \sqrt{C} \sigma (z_c - \bar z), \qquad z_c \sim \mathcal{N}(0, 1),
 
-is the grey image in C channels with independent noise of level :math:`\sqrt{C} \sigma`, and nothing of y is
-lost. It is denoised at that level; the result is the mean over channels, and over a few draws of z.
+is the grey image in C channels with independent noise of level :math:`\sqrt{C} \sigma`, and
+nothing of y is lost. It is denoised at that level; the result is the mean over channels, and over
+a few draws of z.
 
-**Errors.** Over images i with pixels in [−1, 1]: the mean of the RMSE of each, and the RMSE over all
-pixels at once, which is never less; PSNR with a range of 2; SSIM (Wang et al., 2004) with its usual
-Gaussian window of 11 pixels. Images with a side shorter than the window have no SSIM, `None`.
+**Errors.** Over images i with pixels in [−1, 1]: the mean of the RMSE of each, and the RMSE over
+all pixels at once, which is never less; PSNR with a range of 2; SSIM (Wang et al., 2004) with its
+usual Gaussian window of 11 pixels. Images with a side shorter than the window have no SSIM,
+`None`.
 """
 
-__all__ = ["RULES", "Errors", "denoise", "denoise_picture", "errors", "estimate_sigma", "rmse"]
+__all__ = [
+    "LEVELS",
+    "RULES",
+    "Errors",
+    "denoise",
+    "denoise_picture",
+    "errors",
+    "estimate_sigma",
+    "noisy",
+    "rmse",
+]
 
 import math
 import torch
@@ -48,21 +61,29 @@ from torch import Tensor
 from typing import Any, NamedTuple
 
 from .. import checks
-from ..checks import align
 from ..derivatives import gradient
+from ..shapes import align
 
+LEVELS = (0.3, 0.6, 0.9)  # the noise levels by which denoising is judged, the paper's
 RULES = ("one-step", "given", "descent", "posterior")
 DRAWS = 4  # of the colour of the noise in a grey picture
 WINDOW = 11  # of SSIM, pixels
 
 
+def noisy(clean: Tensor, sigma: float, seed: int = 0) -> Tensor:
+    r"""Returns images with noise, the same for the same seed on any device."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(clean.shape, generator=generator)
+    return clean + sigma * noise.to(clean.device)
+
+
 def estimate_sigma(x: Tensor) -> Tensor:
     r"""Returns an estimate of the noise in each image, with shape (B).
 
-    The median size of the finest diagonal Haar details over that of a standard normal,
-    0.6745: edges are few, so the median does not see them (Donoho & Johnstone, 1994). Fine texture
-    counts as noise. A file holds no pixels beyond black and white: where its noise was cut off there,
-    the estimate is too low.
+    The median size of the finest diagonal Haar details over that of a standard normal, 0.6745:
+    edges are few, so the median does not see them (Donoho & Johnstone, 1994). Fine texture counts
+    as noise. A file holds no pixels beyond black and white: where its noise was cut off there, the
+    estimate is too low.
 
     Arguments:
         x: The images, with shape (B, C, H, W) and H and W at least 2.
@@ -265,7 +286,8 @@ def errors(out: Tensor, clean: Tensor) -> Errors:
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
-    r"""Returns the structural similarity of each pair of images with a range of 2, with shape (B)."""
+    r"""Returns the structural similarity of each pair of images with a range of 2, with shape
+    (B)."""
     if min(a.shape[2:]) < WINDOW:
         raise ValueError(
             f"expected images of {WINDOW} pixels a side or more for SSIM,"

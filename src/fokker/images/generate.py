@@ -1,18 +1,18 @@
 r"""Images from an energy of every level, and their likelihood.
 
 Samples come down the probability-flow ODE (`fokker.samplers.flow`) from noise of level
-:math:`\sigma_{max}`; they are clipped to [−1, 1] and rounded to bytes, as the data were. The paper's
-settings are 18 Heun steps from 80 to 0.01, EDM's from 80 to 0.002. The corrector's step is
+:math:`\sigma_{max}`; they are clipped to [−1, 1] and rounded to bytes, as the data were. The
+paper's settings are 18 Heun steps from 80 to 0.01, EDM's from 80 to 0.002. The corrector's step is
 :math:`3 D^{-1/3}` of the variance of the level at first, and tuned on 64 samples at each level.
 
-**Image i of a seed is one image**, whatever the batch, the number of images, and the call that makes
-it: it has random numbers of its own. Batches of another size may round differently in the last bit
-of a float, and so, rarely, in a byte. So ranks share images out (`fokker.compute.ranks`): each draws some, and has
-them all. The corrector is tuned on rank 0. A likelihood is shared out by batches, as the steps of its solver
-suit a batch: its figures are those of one rank.
+**Image i of a seed is one image**, whatever the batch, the number of images, and the call that
+makes it: it has random numbers of its own. Batches of another size may round differently in the
+last bit of a float, and so, rarely, in a byte. So ranks share images out (`fokker.compute.ranks`):
+each draws some, and has them all. The corrector is tuned on rank 0. A likelihood is shared out by
+batches, as the steps of its solver suit a batch: its figures are those of one rank.
 
-**What cannot be sampled** is refused: an energy of one level; weights that no step has changed; and
-an energy that diverged, whose score is not finite or whose samples are far from any image.
+An energy that diverged, whose score is not finite or whose samples are far from any image, is
+refused.
 """
 
 __all__ = [
@@ -21,46 +21,35 @@ __all__ = [
     "Generated",
     "Sampling",
     "bits_of",
-    "check_trained",
     "generate",
-    "guide_for",
-    "guided",
     "residuals_of",
-    "suited",
     "tuned",
 ]
 
 import math
 import time
 import torch
-import warnings
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
+from .denoise import LEVELS, noisy
 from .. import checks
 from ..compute.ranks import ALONE, Ranks
 from ..data.picture import to_float, to_uint8
-from ..data.sources import name_of
 from ..derivatives import Hutchinson, probe
-from ..energies import Energy
+from ..energies import Denoiser, Energy
 from ..metrics import (
     bits_per_dimension,
     dequantize,
     fokker_planck_residual,
     log_likelihood,
 )
-from ..networks import UNetDenoiser, UNetEnergy
-from ..runs.config import ImageData, UNet
-from ..runs.folder import Run, build, load
-from ..samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, Guided, karras
-from ..samplers.guidance import check_weight
-from ..tasks.image import LEVELS, noisy
+from ..samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
 
 FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
-GUIDANCE = 1.5  # the weight of guidance where none is given
 WARMUP = 20  # transitions at each level that tune the corrector
 
 
@@ -69,8 +58,8 @@ class Sampling:
     r"""How images are drawn."""
 
     sampler: Literal["heun", "euler", "multistep"] = "heun"
-    """The method: heun (two evaluations a step, error of second order), euler (one, of first order) or
-    multistep (one, of second order)."""
+    """The method: heun (two evaluations a step, error of second order), euler (one, of first
+    order) or multistep (one, of second order)."""
     steps: int = 18
     """The number of steps."""
     sigma_min: float = 0.002
@@ -125,85 +114,6 @@ class Generated(NamedTuple):
     evaluations: int  # of the network, an image
     acceptance: float | None  # of the corrector
     seconds: float  # without tuning and, but for the first batch, compilation
-
-
-def suited(run: Run, device: torch.device | str, exact: bool = False) -> Energy:
-    r"""Returns the energy of a run on a device, with layers in the precision of its configuration, or
-    float32: on a CPU, which is slow at less, and where it is to be exact.
-
-    Arguments:
-        run: The run.
-        device: The device.
-        exact: Whether values of the energy count, as they do for an acceptance or a likelihood: in
-            bfloat16 they are off by nats.
-    """
-    network = run.config.network
-    if exact and isinstance(run.energy, UNetDenoiser):
-        raise ValueError(
-            f"expected an energy, whose values are asked for, got {run.path}, a denoiser"
-        )
-    if isinstance(network, UNet):
-        wide = exact or torch.device(device).type == "cpu"
-        for module in run.energy.modules():
-            if isinstance(module, UNetEnergy):
-                module.dtype = torch.float32 if wide else getattr(torch, network.precision)
-    return run.energy.to(device)
-
-
-def check_trained(run: Run) -> None:
-    r"""Raises unless a run is an energy of images at every level that some step has changed."""
-    inner = run.energy
-    if not isinstance(inner, UNetEnergy | UNetDenoiser):
-        raise ValueError(
-            f"expected an energy of images at every noise level to draw from, got {run.path},"
-            f" a {type(inner).__name__}"
-        )
-    start = build(run.config, run.shape).state_dict()
-    if all(torch.equal(v.cpu().to(start[k]), start[k]) for k, v in inner.state_dict().items()):
-        raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
-
-
-def guide_for(run: Run, name: str | None, weight: float | None) -> tuple[Run, float] | None:
-    r"""Returns the guide of a run and its weight, `None` if there is none; or raises, before anything is
-    computed.
-
-    Arguments:
-        run: A run on images.
-        name: The folder or the name of the guide.
-        weight: The weight of guidance; `GUIDANCE` if not given.
-    """
-    if name is None:
-        if weight is not None:
-            raise ValueError(f"expected --guide with --guidance, got --guidance {weight:g} alone")
-        return None
-    weight = check_weight(GUIDANCE if weight is None else weight)
-    if not isinstance(run.config.data, ImageData):
-        raise ValueError(f"expected a run on images for --guide, got {run.path}")
-    guide = load(name)
-    check_trained(guide)
-    if guide.shape != run.shape:
-        raise ValueError(
-            f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
-            f" {guide.shape}"
-        )
-    mine, theirs = run.config.data, guide.config.data
-    assert isinstance(mine, ImageData) and isinstance(theirs, ImageData)
-    own, other = name_of(mine.source), name_of(theirs.source)
-    if own != other:
-        warnings.warn(
-            f"expected a guide of the same images, {own}, got {guide.path}, one of {other}",
-            stacklevel=2,
-        )
-    return guide, weight
-
-
-def guided(
-    run: Run, guide: Run, weight: float, device: torch.device | str, exact: bool = False
-) -> Guided:
-    r"""Returns the energy of a run, guided away from that of a worse one (`fokker.samplers.guidance`), both
-    as `suited` has them."""
-    own = (suited(run, device, exact), suited(guide, device, exact))
-    return Guided(*own, weight).to(device)
 
 
 @torch.no_grad()
@@ -262,7 +172,8 @@ def generate(
     size, rate = ranks.collect(found).mean(0).tolist()
     if not size < FAR:
         raise DivergedEnergy(
-            "expected an energy that did not diverge, and steps enough, got samples whose mean pixel"
+            "expected an energy that did not diverge, and steps enough, got samples whose"
+            " mean pixel"
             f" has size {size:.3g}, at most 1 by right"
         )
     return Generated(images, flow.evaluations, rate if flow.corrector else None, seconds)
@@ -276,8 +187,8 @@ def tuned(
     device: torch.device | str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Flow:
-    r"""Returns the flow of a sampling, with the step sizes at which its corrector meets its target, found
-    by rank 0."""
+    r"""Returns the flow of a sampling, with the step sizes at which its corrector meets its
+    target, found by rank 0."""
     flow = sampling.flow(math.prod(shape))
     if flow.corrector is None:
         return flow
@@ -293,7 +204,7 @@ def tuned(
 
 
 def bits_of(
-    energy: Energy,
+    energy: Energy | Denoiser,
     pixels: Tensor,
     train: Tensor,
     sampling: Sampling = Sampling(),
@@ -303,7 +214,8 @@ def bits_of(
     tolerance: float = 1e-4,
     ranks: Ranks = ALONE,
 ) -> tuple[float, float]:
-    r"""Returns the mean bits a dimension of images, by the flow, and its standard error, on every rank.
+    r"""Returns the mean bits a dimension of images, by the flow, and its standard error, on every
+    rank.
 
     The Laplacian is estimated with one probe an image (`fokker.metrics.likelihood`).
 
@@ -318,7 +230,7 @@ def bits_of(
         tolerance: The error of a step of the solver.
         ranks: The ranks that share out the batches.
     """
-    if isinstance(energy, UNetDenoiser):
+    if isinstance(energy, Denoiser):
         raise ValueError("expected an energy, to have a likelihood, got a denoiser")
     if len(pixels) < 2:
         raise ValueError(f"expected two images or more, to have an error, got {len(pixels)}")
@@ -346,17 +258,19 @@ def bits_of(
 
 
 def residuals_of(
-    energy: Energy,
+    energy: Energy | Denoiser,
     pixels: Tensor,
     batch: int = 64,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[float, float]:
-    r"""Returns the variance of :math:`\sigma^2 R` over noisy images, in nats squared, by the level.
+    r"""Returns the variance of :math:`\sigma^2 R` over noisy images, in nats squared, by the
+    level.
 
-    R is the Fokker–Planck residual (`fokker.metrics.residual`), the same at all images if the energies
-    of neighboring levels fit together. Its Laplacian is estimated twice with one probe each: the
-    covariance of both estimates is free of the noise of the probes, and may come out below zero.
+    R is the Fokker–Planck residual (`fokker.metrics.residual`), the same at all images if the
+    energies of neighboring levels fit together. Its Laplacian is estimated twice with one probe
+    each: the covariance of both estimates is free of the noise of the probes, and may come out
+    below zero.
 
     Arguments:
         energy: The energy of every level.
@@ -365,7 +279,7 @@ def residuals_of(
         seed: The seed of the noise and the probes.
         device: The device of the energy.
     """
-    if isinstance(energy, UNetDenoiser):
+    if isinstance(energy, Denoiser):
         raise ValueError("expected an energy, to have a residual, got a denoiser")
     checks.at_least(2, images=len(pixels))
     checks.at_least(3, batch=batch)

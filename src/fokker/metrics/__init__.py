@@ -20,7 +20,6 @@ from .fid import (
 )
 from .inception import Extractor, load_inception
 from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
-from .quality import Quality, Reference, described, judge_images, reference_of
 from .residual import Residual, fokker_planck_residual
 from .transport import wasserstein
 
@@ -31,25 +30,20 @@ __all__ = [
     "Likelihood",
     "MixtureReport",
     "PlanarReport",
-    "Quality",
-    "Reference",
     "Residual",
     "Statistics",
     "bits_per_dimension",
     "dequantize",
-    "described",
     "evaluate_mixture",
     "evaluate_planar",
     "fid_between",
     "fisher_gap",
     "fokker_planck_residual",
     "frechet",
-    "judge_images",
     "kid_between",
     "load_inception",
     "log_likelihood",
     "log_normalizer",
-    "reference_of",
     "score_matching_loss",
     "statistics",
     "wasserstein",

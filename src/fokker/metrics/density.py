@@ -35,11 +35,11 @@ from typing import NamedTuple
 
 from .. import checks
 from ..analytic import NUMBERS, GaussianMixture
-from ..checks import dot
 from ..data.planar import Planar
 from ..derivatives import EnergyLike, Exact, Laplacian, score, value
 from ..diffusions import VE
 from ..grid import Grid
+from ..shapes import dot
 
 
 def score_matching_loss(
@@ -119,8 +119,8 @@ def _truth(data: Planar, grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 def square(data: Planar) -> Grid:
-    r"""Returns the grid on which an energy of a 2-D set is normalized: a square of twelve times the scale
-    of the set to each side (±3 at the default scale), with 600 cells a side."""
+    r"""Returns the grid on which an energy of a 2-D set is normalized: a square of twelve times
+    the scale of the set to each side (±3 at the default scale), with 600 cells a side."""
     return Grid(-12 * data.scale, 12 * data.scale, 600)
 
 
@@ -135,7 +135,8 @@ def evaluate_planar(
 ) -> PlanarReport:
     r"""Returns how well an energy describes a 2-D set.
 
-    The learned density is that of the energy restricted to the grid, by default the `square` of the set.
+    The learned density is that of the energy restricted to the grid, by default the `square` of
+    the set.
 
     Arguments:
         energy: The energy, :math:`(B, 2) \to (B)`.

@@ -19,9 +19,9 @@ merged batch by batch, and shard by shard, without ever summing raw squares:
 .. math:: \delta = \mu_2 - \mu_1, \quad \mu = \mu_1 + \tfrac{n_2}{n_1 + n_2} \delta, \quad
     S = S_1 + S_2 + \tfrac{n_1 n_2}{n_1 + n_2} \delta \delta^\top .
 
-The FID of finite samples is biased upwards by an amount that depends on the model: compare at equal
-counts only, 50,000 by custom. The **kernel distance** has no such bias: it is the unbiased estimate
-of the squared maximum mean discrepancy under :math:`k(f, g) = (f^\top g / D + 1)^3`,
+The FID of finite samples is biased upwards by an amount that depends on the model: compare at
+equal counts only, 50,000 by custom. The **kernel distance** has no such bias: it is the unbiased
+estimate of the squared maximum mean discrepancy under :math:`k(f, g) = (f^\top g / D + 1)^3`,
 
 .. math:: \mathrm{KID} = \tfrac{1}{m (m - 1)} \sum_{i \neq j} \big( k(f_i, f_j) + k(g_i, g_j) \big)
     - \tfrac{2}{m^2} \sum_{i, j} k(f_i, g_j),
@@ -56,6 +56,7 @@ from typing import NamedTuple
 
 from .inception import PUBLISHED, Extractor, load_inception
 from .. import checks
+from ..files import replacing
 
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue
 TEXTS = ("convention", "weights", "data", "split")
@@ -131,9 +132,8 @@ class Statistics:
     def save(self, path: Path) -> None:
         r"""Writes a safetensors file, whole or not at all."""
         texts = {name: getattr(self, name) for name in TEXTS} | {"count": str(self.count)}
-        partial = path.with_suffix(".partial")
-        save_file({"mean": self.mean, "scatter": self.scatter}, partial, texts)
-        partial.replace(path)
+        with replacing(path) as partial:
+            save_file({"mean": self.mean, "scatter": self.scatter}, partial, texts)
 
     @classmethod
     def load(cls, path: Path) -> "Statistics":
@@ -206,7 +206,8 @@ def root(c: Tensor) -> tuple[Tensor, Tensor]:
     low, high = float(values[0]), float(values[-1])
     if low < -NEGLIGIBLE * abs(high):
         raise ValueError(
-            f"expected a covariance, with eigenvalues >= 0, got one of {low:.3g} (largest {high:.3g})"
+            f"expected a covariance, with eigenvalues >= 0, got one of {low:.3g} (largest"
+            f" {high:.3g})"
         )
     return values.clamp(min=0).sqrt(), q
 

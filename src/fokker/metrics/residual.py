@@ -11,9 +11,9 @@ With :math:`\log p = -E - \log Z(\tau)` the residual of an energy,
     \partial_\tau = \frac{1}{2 \sigma} \partial_\sigma ,
 
 is :math:`\tfrac{d}{d\tau} \log Z`, the same at all x. Its variance over points of :math:`p_\sigma`
-measures by how much the energies of neighboring levels disagree: zero for an exact solution, whatever
-constants :math:`Z(\tau)` it carries. R is a rate; :math:`\sigma^2 R` has no units, and its variance can be
-compared between levels.
+measures by how much the energies of neighboring levels disagree: zero for an exact solution,
+whatever constants :math:`Z(\tau)` it carries. R is a rate; :math:`\sigma^2 R` has no units, and
+its variance can be compared between levels.
 
 References:
     | FP-Diffusion: Improving Score-based Diffusion Models by Enforcing the Underlying Score
@@ -28,10 +28,10 @@ from torch import Tensor
 from typing import NamedTuple
 
 from .. import checks
-from ..checks import dot
 from ..derivatives import Exact, Laplacian
 from ..energies import Energy, Slice
 from ..samplers.field import Conditional
+from ..shapes import dot
 
 
 class Residual(NamedTuple):

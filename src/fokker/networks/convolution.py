@@ -1,15 +1,16 @@
 r"""Convolutions that are cheap to differentiate twice.
 
-A convolution, its input gradient and its weight gradient are the three faces of one trilinear form,
+A convolution, its input gradient and its weight gradient are the three faces of one trilinear
+form,
 
 .. math:: T(g, x, w) = \langle g, x * w \rangle, \qquad
     x * w = \partial_g T, \quad \text{InputGradient}(g, w) = \partial_x T, \quad
     \text{WeightGradient}(x, g) = \partial_w T .
 
 Each is linear in two of the three, so its derivatives are the other two: the set is closed under
-differentiation, to any order. PyTorch knows this only to the first order. Its double backward
-asks for the weight gradient as a plain convolution whose kernel is as large as the image, which is
-very slow on a GPU; here it stays a weight gradient. And where PyTorch keeps the memory order of what
+differentiation, to any order. PyTorch knows this only to the first order. Its double backward asks
+for the weight gradient as a plain convolution whose kernel is as large as the image, which is very
+slow on a GPU; here it stays a weight gradient. And where PyTorch keeps the memory order of what
 comes in, which a second derivative easily loses, here images are always channels last.
 
 Reverse mode only. Under `torch.compile`, which mishandles custom functions within `torch.func`
@@ -17,24 +18,43 @@ transforms, `convolve` is PyTorch's own convolution; traced with `make_fx` it is
 
 The layers of this module keep their parameters in the default dtype and compute in that of their
 input, so that a network runs in bfloat16 on float32 parameters. Their weights are drawn from
-:math:`\mathcal{N}(0, a^2 / n)` with n the fan-in and a the `gain`, which maps inputs of unit second
-moment to outputs of standard deviation a; their biases start at zero.
+:math:`\mathcal{N}(0, a^2 / n)` with n the fan-in and a the `gain`, which maps inputs of unit
+second moment to outputs of standard deviation a; their biases start at zero.
 """
 
-__all__ = ["DTYPES", "Conv2d", "Linear", "convolve"]
+__all__ = ["DTYPES", "Conv2d", "Linear", "Precise", "convolve"]
 
+import copy
 import math
 import torch
 import torch.nn.functional as F
 
 from torch import Tensor, nn
-from typing import Any
+from typing import Any, Self
 
 from .. import checks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 Gradients = tuple[Tensor | None, ...]
+
+
+class Precise(nn.Module):
+    r"""Base class of networks whose layers run in a dtype of their own; parameters stay in
+    float32."""
+
+    dtype: torch.dtype
+
+    def cast(self, dtype: str) -> Self:
+        r"""Returns the same network, with the same parameters, whose layers run in another dtype.
+
+        Arguments:
+            dtype: A name in `DTYPES`.
+        """
+        checks.one_of(tuple(DTYPES), dtype=dtype)
+        other = copy.copy(self)
+        other.dtype = DTYPES[dtype]
+        return other
 
 
 def geometry(stride: int, padding: int) -> tuple[Any, ...]:
@@ -62,7 +82,7 @@ class Convolve(torch.autograd.Function):
         ctx.save_for_backward(x, w)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Gradients:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, g: Tensor) -> Gradients:  # pyright: ignore
         x, w = ctx.saved_tensors
         by_x, by_w, *_ = ctx.needs_input_grad
         return (
@@ -90,7 +110,7 @@ class InputGradient(torch.autograd.Function):
         ctx.save_for_backward(g, w)
 
     @staticmethod
-    def backward(ctx: Any, x: Tensor) -> Gradients:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, x: Tensor) -> Gradients:  # pyright: ignore
         g, w = ctx.saved_tensors
         by_g, by_w, *_ = ctx.needs_input_grad
         return (
@@ -119,7 +139,7 @@ class WeightGradient(torch.autograd.Function):
         ctx.save_for_backward(x, g)
 
     @staticmethod
-    def backward(ctx: Any, w: Tensor) -> Gradients:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, w: Tensor) -> Gradients:  # pyright: ignore
         x, g = ctx.saved_tensors
         by_x, by_g, *_ = ctx.needs_input_grad
         return (

@@ -1,20 +1,22 @@
 r"""Normalization that is cheap to differentiate twice.
 
-With :math:`\langle \cdot \rangle` the mean along an axis, a vector is divided by its root mean square,
+With :math:`\langle \cdot \rangle` the mean along an axis, a vector is divided by its root mean
+square,
 
 .. math:: n = r h, \qquad r = (\langle h^2 \rangle + \epsilon)^{-1/2} .
 
-The differential is :math:`dn = r (dh - \langle n \, dh \rangle n)`, whatever :math:`\epsilon`: a symmetric
-map, so the gradient is the same map of what comes in, :math:`B(g, h) = r (g - \langle n g \rangle n)`.
-That is linear in g, and in h its own gradient, for an incoming u, is
+The differential is :math:`dn = r (dh - \langle n \, dh \rangle n)`, whatever :math:`\epsilon`: a
+symmetric map, so the gradient is the same map of what comes in,
+:math:`B(g, h) = r (g - \langle n g \rangle n)`. That is linear in g, and in h its own gradient,
+for an incoming u, is
 
 .. math::
     r^2 \big[ (3 \langle u n \rangle \langle n g \rangle - \langle u g \rangle) \, n
     - \langle n g \rangle \, u - \langle u n \rangle \, g \big] .
 
-Three means and a few products: automatic differentiation writes four times as many operations, which
-a compiler must then read, fuse and schedule. Reverse mode only, and PyTorch's own derivatives under
-`torch.compile`, for the reasons of `fokker.networks.convolution`.
+Three means and a few products: automatic differentiation writes four times as many operations,
+which a compiler must then read, fuse and schedule. Reverse mode only, and PyTorch's own
+derivatives under `torch.compile`, for the reasons of `fokker.networks.convolution`.
 """
 
 __all__ = ["normalize", "wide"]
@@ -53,7 +55,7 @@ class Normalize(torch.autograd.Function):
         ctx.save_for_backward(h)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Gradients:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, g: Tensor) -> Gradients:  # pyright: ignore
         return Project.apply(g, *ctx.saved_tensors, ctx.dim), None
 
 
@@ -74,7 +76,7 @@ class Project(torch.autograd.Function):
         ctx.save_for_backward(g, h)
 
     @staticmethod
-    def backward(ctx: Any, u: Tensor) -> Gradients:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, u: Tensor) -> Gradients:  # pyright: ignore
         g, h = ctx.saved_tensors
         by_g, by_h, _ = ctx.needs_input_grad
         mean = lambda x: x.mean(ctx.dim, keepdim=True)

@@ -8,8 +8,9 @@ scalar :math:`g(u, \sigma)` made by the network, the energy is
     E(x, \sigma) = \frac{\|x\|^2}{2 (\sigma^2 + \sigma_d^2)}
     + \tfrac{D}{2} \log 2 \pi (\sigma^2 + \sigma_d^2) - \frac{\sigma_d}{\sigma} \, g(u, \sigma) .
 
-The first two terms are :math:`-\log p` of the noisy data were it Gaussian; the second of them is no more
-than a constant at each level, and makes levels comparable (the time score of `LevelDCD`). By Tweedie's formula the denoiser is
+The first two terms are :math:`-\log p` of the noisy data were it Gaussian; the second of them is
+no more than a constant at each level, and makes levels comparable (the time score of `LevelDCD`).
+By Tweedie's formula the denoiser is
 
 .. math::
     D(x, \sigma) = x - \sigma^2 \nabla E
@@ -26,9 +27,11 @@ with U the U-Net, from images to images, and h the features at the positions i o
 `sum`       :math:`g = w \cdot \sum_i \phi(N(h_i))`            the same, and grows with the image
 ==========  ================================================  ====================================
 
-One of the last two is the paper's, which does not say how its features are pooled, with its additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is costly to differentiate twice. A normalization divides
-each pixel by the root mean square of its channels: elementwise but for a sum over the axis that is
-contiguous in memory, so that a compiler fuses it with the activation behind it. A block is
+One of the last two is the paper's, which does not say how its features are pooled, with its
+additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is
+costly to differentiate twice. A normalization divides each pixel by the root mean square of its
+channels: elementwise but for a sum over the axis that is contiguous in memory, so that a compiler
+fuses it with the activation behind it. A block is
 
 .. math:: h \to s(h) + W_2 * \phi(a \odot N(W_1 * \phi(N(h))) + b), \qquad \phi = \text{SiLU},
 
@@ -50,14 +53,14 @@ import torch.nn.functional as F
 
 from collections.abc import Callable, Sequence
 from torch import Tensor, nn
-from typing import Any
+from typing import Any, Self
 
-from .convolution import DTYPES, Conv2d, Linear
+from .convolution import DTYPES, Conv2d, Linear, Precise
 from .normalization import normalize, wide
 from .. import checks
-from ..checks import align, dimension, dot
 from ..derivatives import gradient
-from ..energies import Energy
+from ..energies import Denoiser, Energy
+from ..shapes import align, dimension, dot
 
 FORMS = ("inner", "square", "pool", "sum")
 ENCODER = ("pool", "sum")  # forms without a decoder
@@ -181,24 +184,23 @@ class Resample(nn.Module):
         return self.convolution(self.resize(h))
 
 
-class UNetEnergy(Energy):
+class UNetEnergy(Precise, Energy):
     r"""Creates the noise-conditional energy :math:`E(x, \sigma)` of images.
 
-    Its sides must be multiples of :math:`2^{L - 1}` with L levels: of 4 by default. The default has
-    15.6 million parameters, and level 1 of a 32×32 image is 16×16.
+    Its sides must be multiples of :math:`2^{L - 1}` with L levels: of 4 by default. The default
+    has 15.6 million parameters, and level 1 of a 32×32 image is 16×16.
 
     Arguments:
-        channels: The number of channels of an image.
-        width: The number of channels of the first level.
-        multipliers: The number of channels of each level, as a multiple of `width`.
-        blocks: The number of residual blocks a level in the encoder; one more in the decoder.
-        attention: The levels with attention after each block, counted from 0; the middle has it too.
-        head: The number of channels an attention head.
-        form: The form of the scalar g: inner, square, pool or sum.
-        sigma_data: The standard deviation :math:`\sigma_d` of the data.
-        fused: Whether attention runs as one kernel, which can be differentiated once only: enough
+        channels: The number of channels of an image. width: The number of channels of the first
+        level. multipliers: The number of channels of each level, as a multiple of `width`. blocks:
+        The number of residual blocks a level in the encoder; one more in the decoder. attention:
+        The levels with attention after each block, counted from 0; the middle has it too. head:
+        The number of channels an attention head. form: The form of the scalar g: inner, square,
+        pool or sum. sigma_data: The standard deviation :math:`\sigma_d` of the data. fused:
+        Whether attention runs as one kernel, which can be differentiated once only: enough
             for samples and energies, not for the gradient of a loss in the score.
-        dtype: A name in `DTYPES`, for the layers; norms, softmax and energies run in float32 at least.
+        dtype: A name in `DTYPES`, for the layers; norms, softmax and energies run in float32 at
+            least.
 
     Example:
         >>> energy = UNetEnergy()
@@ -229,7 +231,8 @@ class UNetEnergy(Energy):
         levels, widths = len(multipliers), [m * width for m in multipliers]
         if not levels or not all(level in range(levels) for level in attention):
             raise ValueError(
-                f"expected attention at levels 0 to {levels - 1}, one a multiplier, got {attention}"
+                f"expected attention at levels 0 to {levels - 1}, one a multiplier, got"
+                f" {attention}"
             )
         for c in (*(widths[level] for level in attention), widths[-1]):
             if c % head:
@@ -267,8 +270,8 @@ class UNetEnergy(Energy):
 
     @property
     def hidden(self) -> list[nn.Parameter]:
-        r"""The kernels and matrices between features: without the stem, the head, and what tells the level.
-        Those of the queries, keys and values of an attention are one."""
+        r"""The kernels and matrices between features: without the stem, the head, and what tells
+        the level. Those of the queries, keys and values of an attention are one."""
         apart = {self.stem, self.head, *self.embedding.children()}
         apart |= {m.affine for m in self.modules() if isinstance(m, Block)}
         layers = [m for m in self.modules() if isinstance(m, Conv2d | Linear) and m not in apart]
@@ -298,8 +301,8 @@ class UNetEnergy(Energy):
         return dot(u, h) if self.form == "inner" else dot(h, h) / 2
 
     def field(self, u: Tensor, sigma: Tensor) -> Tensor:
-        r"""Returns the images :math:`U(u, \sigma)`; of `pool` and `sum`, the features of the lowest
-        level."""
+        r"""Returns the images :math:`U(u, \sigma)`; of `pool` and `sum`, the features of the
+        lowest level."""
         features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)))
         h = self.stem(u.to(self.dtype, memory_format=torch.channels_last))
         skips = [h]
@@ -326,15 +329,15 @@ class UNetEnergy(Energy):
         return x, sigma
 
 
-class UNetDenoiser(Energy):
+class UNetDenoiser(Precise, Denoiser):
     r"""Creates the denoiser that has :math:`U(u, \sigma)` itself where the energy has a gradient.
 
     .. math::
         D(x, \sigma) = \frac{\sigma_d^2}{\sigma^2 + \sigma_d^2} \, x
         + \frac{\sigma \sigma_d}{\sqrt{\sigma^2 + \sigma_d^2}} \, U(u, \sigma)
 
-    It is EDM's: a vector field that need not be a gradient, so there is no energy to call. What it
-    reaches bounds what an energy of the same network can be asked for.
+    It is EDM's: a vector field that need not be a gradient. Its error bounds that of an energy of
+    the same network from below.
 
     Arguments:
         channels: The number of channels of an image.
@@ -345,6 +348,7 @@ class UNetDenoiser(Energy):
     def __init__(self, channels: int = 3, width: int = 96, **options: Any) -> None:
         super().__init__()
         self.unet = UNetEnergy(channels, width, form="inner", **options)
+        self.dtype = self.unet.dtype
 
     @property
     def hidden(self) -> list[nn.Parameter]:
@@ -359,7 +363,7 @@ class UNetDenoiser(Energy):
         field = self.unet.field(x / align(root, x), sigma)
         return align((sigma_data / root) ** 2, x) * x + align(sigma * sigma_data / root, x) * field
 
-    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
-        raise TypeError(
-            "expected an energy, got a denoiser, which has none; call its denoise(x, σ)"
-        )
+    def cast(self, dtype: str) -> Self:
+        other = super().cast(dtype)
+        other._modules = {"unet": self.unet.cast(dtype)}
+        return other

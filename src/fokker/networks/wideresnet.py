@@ -1,7 +1,8 @@
 r"""Wide residual network energies, without normalization.
 
-A WRN-d-k has d = 6 n + 4 layers: a 3×3 convolution to 16 channels, three groups of n pre-activation
-blocks with 16 k, 32 k and 64 k channels and strides 1, 2 and 2, and a head. A block is
+A WRN-d-k has d = 6 n + 4 layers: a 3×3 convolution to 16 channels, three groups of n
+pre-activation blocks with 16 k, 32 k and 64 k channels and strides 1, 2 and 2, and a head. A block
+is
 
 .. math:: h \to s(h) + W_2 * \phi(W_1 * \phi(h)),
 
@@ -16,9 +17,9 @@ with the shortcut s the identity, or a 1×1 convolution where the shape changes.
 
 There is no normalization: it would tie the points of a batch, or cost a reduction a layer that is
 differentiated twice. Its place is taken by the start. A convolution after an activation has the
-variance :math:`1 / (n_\text{in} \, \mathbb{E} \, \phi(z)^2)`, z standard normal (He's rule, with the
-constant of the activation at hand), and :math:`W_2` is scaled by one over the root of the number of
-blocks, so that they add up to a variance below e times that of the first.
+variance :math:`1 / (n_\text{in} \, \mathbb{E} \, \phi(z)^2)`, z standard normal (He's rule, with
+the constant of the activation at hand), and :math:`W_2` is scaled by one over the root of the
+number of blocks, so that they add up to a variance below e times that of the first.
 
 References:
     | Wide Residual Networks (Zagoruyko et al., 2016)
@@ -35,7 +36,7 @@ import torch
 from collections.abc import Callable
 from torch import Tensor, nn
 
-from .convolution import DTYPES, Conv2d, Linear
+from .convolution import DTYPES, Conv2d, Linear, Precise
 from .mlp import ACTIVATIONS
 from .. import checks
 from ..energies import Energy
@@ -82,7 +83,7 @@ class Block(nn.Module):
         return self.shortcut(h) + branch
 
 
-class WideResNet(Energy):
+class WideResNet(Precise, Energy):
     r"""Creates a wide residual network energy of images of any size.
 
     The default, WRN-28-10, has 36.5 million parameters.

@@ -9,16 +9,17 @@ Every objective is a frozen value that is called one way,
 
 and keeps nothing to itself: what must outlive a call (the particles of persistent contrastive
 divergence) is handed in as `state` and comes back in `out.state`. The call checks its input; the
-computation itself, `compute`, is pure and free of host synchronization, for compiled or vectorized
+computation itself, `part`, is pure and free of host synchronization, for compiled or vectorized
 use. A generator of `None` draws from torch's global source.
 
-**Many ranks.** The loss is a mean over the rows of the batch, so it can be shared: rank r of R takes the
-rows r, r + R, r + 2R, ... (a `Share`), and the mean over ranks of the `part` of each is the loss of the
-whole batch. The rows of every random draw and of the state are shared in the same way. What is not a mean
-of rows (the moments of a batch, its first rows) is taken of the whole batch, which every rank has.
+**Many ranks.** The loss is a mean over the rows of the batch, so it can be shared: rank r of R
+takes the rows r, r + R, r + 2R, ... (a `Share`), and the mean over ranks of the `part` of each is
+the loss of the whole batch. The rows of every random draw and of the state are shared in the same
+way. What is not a mean of rows (the moments of a batch, its first rows) is taken of the whole
+batch, which every rank has.
 
-**Slices.** A share can be cut again in the same way, into slices that one device takes one after another
-(`fokker.compute.step`): slice s of S of rank r of R is the share of rank r + R s of R S.
+**Slices.** A share can be cut again in the same way, into slices that one device takes one after
+another (`fokker.compute.step`): slice s of S of rank r of R is the share of rank r + R s of R S.
 """
 
 __all__ = ["WHOLE", "Objective", "Output", "Share", "interleave"]
@@ -61,7 +62,8 @@ class Share(NamedTuple):
         return [Share(self.rank + self.ranks * s, self.ranks * slices) for s in range(slices)]
 
     def even(self, **counts: int) -> int:
-        r"""Returns how many of a named number of rows the share has; raises unless all have as many."""
+        r"""Returns how many of a named number of rows the share has; raises unless all have as
+        many."""
         ((name, n),) = counts.items()
         if n % self.ranks:
             raise ValueError(
@@ -79,8 +81,9 @@ def interleave(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(tuple(parts), 1).flatten(0, 1)
 
 
-class Objective(abc.ABC):
-    r"""Abstract objective. A subclass writes `compute`; `part` too, if its loss is not a mean of rows."""
+class Objective(abc.ABC):  # noqa: B024
+    r"""Abstract objective. A subclass writes `compute`, or `part` if its loss is not a mean over
+    rows."""
 
     carries: ClassVar[type] = type(None)  # the class of its state
 
@@ -100,7 +103,7 @@ class Objective(abc.ABC):
             generator: The source of randomness.
         """
         self.accept(state)
-        return self.compute(energy, checks.points(x), state, generator)
+        return self.part(energy, checks.points(x), state, generator)
 
     def accept(self, state: Any) -> None:
         r"""Raises unless a state is one of this objective, or `None`."""
@@ -136,8 +139,8 @@ class Objective(abc.ABC):
         """
         return self.compute(energy, share(x), state, generator)
 
-    @abc.abstractmethod
     def compute(
         self, energy: EnergyLike, x: Tensor, state: Any, generator: torch.Generator | None
     ) -> Output:
-        r"""Returns the loss without checking the data."""
+        r"""Returns the loss, a mean over rows. `part` calls it with the rows of a share."""
+        raise TypeError(f"expected {type(self).__name__} to define compute, or part")

@@ -14,8 +14,9 @@ direction. Its expected value at the truth is zero, but for the :math:`O(h)` bia
 discretized chain.
 
 PCD starts the chains where they ended, from a buffer of particles; a share of them restarts each
-time. Row i of a batch of B draws one of the particles i, i + B, i + 2B, ..., each as likely: every particle
-comes up as often as in a random subset, and many ranks can share the buffer without a word.
+time. Row i of a batch of B draws one of the particles i, i + B, i + 2B, ..., each as likely: every
+particle comes up as often as in a random subset, and many ranks can share the buffer without a
+word.
 """
 
 __all__ = ["CD", "PCD", "Particles"]
@@ -28,9 +29,9 @@ from typing import ClassVar, Literal, NamedTuple
 
 from .base import WHOLE, Objective, Output, Share
 from .. import checks
-from ..checks import align, constant
 from ..derivatives import EnergyLike, value
 from ..diffusions import Langevin
+from ..shapes import align, constant
 
 
 def langevin(
@@ -103,9 +104,9 @@ class Particles(NamedTuple):
 class PCD(Objective):
     r"""Creates persistent contrastive divergence.
 
-    Each call draws one particle a data point from the buffer, of those that are its row's, replaces a
-    share of them by fresh draws, moves all by k Langevin steps and puts them back. The buffer is the
-    state; at first it is filled with fresh draws.
+    Each call draws one particle a data point from the buffer, of those that are its row's,
+    replaces a share of them by fresh draws, moves all by k Langevin steps and puts them back. The
+    buffer is the state; at first it is filled with fresh draws.
 
     The defaults are the paper's in 2-D (its text has 10 Langevin steps where its appendix has 20).
     The chains are those of a model that changes slowly, so the expected gradient at the truth is
@@ -154,15 +155,6 @@ class PCD(Objective):
             return x[torch.randint(len(x), (n,), generator=generator, device=x.device)]
         z = torch.randn((n, *x.shape[1:]), generator=generator, dtype=x.dtype, device=x.device)
         return x.mean(0) + x.std(0, correction=0) * z
-
-    def compute(
-        self,
-        energy: EnergyLike,
-        x: Tensor,
-        state: Particles | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        return self.part(energy, x, state, generator)
 
     def part(
         self,

@@ -19,9 +19,9 @@ With one Taylor step of a VE diffusion this is the paper's DCD-VE (its equation 
     + \tfrac{1}{\sigma^2} \big[ \mathbb{E} \, E(x_0) - \mathbb{E} \, E(x_t) \big] .
 
 **Which limit is which.** As :math:`t \to 0`, :math:`L / \sigma^2` is Hyvärinen's score matching
-loss, :math:`\mathbb{E} \, \tfrac{1}{2} \|\nabla E\|^2 - \Delta E`; as :math:`T \to \infty`, L is the
-negative log-likelihood. Short times see the shape of the density where data is; only long times
-see the weights of separated modes and mass where there is no data. `MultiTimeDCD` uses both.
+loss, :math:`\mathbb{E} \, \tfrac{1}{2} \|\nabla E\|^2 - \Delta E`; as :math:`T \to \infty`, L is
+the negative log-likelihood. Short times see the shape of the density where data is; only long
+times see the weights of separated modes and mass where there is no data. `MultiTimeDCD` uses both.
 """
 
 __all__ = ["DCD", "EnergyDiscrepancy", "MultiTimeDCD"]
@@ -55,8 +55,8 @@ class DCD(Objective):
         diffusion: The diffusion that carries data and model.
         evolution: The estimator of the evolved energy.
         laplacian: The way to the Laplacian, for the Taylor step.
-        step: The time T of the step, or its law (one time a point). The noise it brings is that
-            of the diffusion: :math:`\sigma^2 = T` for `VE()`, but :math:`T^2` for `EDM()` and about
+        step: The time T of the step, or its law (one time a point). The noise it brings is that of
+            the diffusion: :math:`\sigma^2 = T` for `VE()`, but :math:`T^2` for `EDM()` and about
             :math:`\beta_0 T` for `VP()`, which want longer steps.
         antithetic: Whether each point is diffused along :math:`\pm \varepsilon`; at short times
             this removes nearly all of the variance.
@@ -120,7 +120,8 @@ class EnergyDiscrepancy(Objective):
         L = \mathbb{E} \log \Big( \frac{w}{M} + \frac{1}{M} \sum_{i=1}^M
         e^{E(x) - E(x + \sigma \varepsilon + \sigma \varepsilon_i)} \Big)
 
-    Bias: :math:`O((1 + w) / M)`. In the limit of many samples it is `DCD` with the exact evolution.
+    Bias: :math:`O((1 + w) / M)`. In the limit of many samples it is `DCD` with the exact
+        evolution.
 
     References:
         | Energy Discrepancies: A Score-Independent Loss for Energy-Based Models
@@ -183,15 +184,6 @@ class MultiTimeDCD(Objective):
         checks.instance(DCD, ("DCD(...)",), short=self.short, long=self.long)
         checks.positive(weight=self.weight)
         checks.positive_integer(points=self.points)
-
-    def compute(
-        self,
-        energy: EnergyLike,
-        x: Tensor,
-        state: None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        return self.part(energy, x, state, generator)
 
     def part(
         self,

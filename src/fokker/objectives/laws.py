@@ -1,27 +1,29 @@
 r"""Laws of a time or noise level, drawn for each point.
 
-An energy of every level is trained at levels :math:`\sigma` drawn anew for each point. The paper has
-three ways to draw them, and two diffusions. Under VE, and EDM's :math:`\sigma(t) = t`, the level is the
+An energy of every level is trained at levels :math:`\sigma` drawn anew for each point. The paper
+has three ways to draw them, and two diffusions. Under VE, and EDM's :math:`\sigma(t) = t`, the
+level is the
 time: `Uniform`, as in its Algorithm 1; `LogNormal`, as in its image study; or neighbors
 :math:`t_{i-1}, t_i` on a `Grid`, from the first to the second of which the divergence steps.
 
-**VP is VE seen through a lens.** With :math:`B(t) = \int_0^t \beta` and :math:`\alpha = e^{-B/2}` a point
-of the variance preserving diffusion is :math:`x_t = \alpha x + \sqrt{1 - \alpha^2} \, \varepsilon`, so
+**VP is VE seen through a lens.** With :math:`B(t) = \int_0^t \beta` and :math:`\alpha = e^{-B/2}`
+a point of the variance preserving diffusion is
+:math:`x_t = \alpha x + \sqrt{1 - \alpha^2} \, \varepsilon`, so
 
 .. math::
     x_t = \alpha \, (x + \sigma \varepsilon), \qquad
     \sigma(t) = \frac{\sqrt{1 - \alpha^2}}{\alpha} = \sqrt{e^{B(t)} - 1} :
 
-at each time it is VE at level :math:`\sigma(t)`, shrunk by :math:`\alpha`, and the path from s to t is
-that of VE too. The energies correspond,
+at each time it is VE at level :math:`\sigma(t)`, shrunk by :math:`\alpha`, and the path from s to
+t is that of VE too. The energies correspond,
 
 .. math:: E_{VP}(x, t) = E(x / \alpha, \sigma(t)) + D \log \alpha ,
 
-and a divergence between two laws does not change when both are shrunk. So the exact divergence of VP from
-s to t *is* that of VE from :math:`\sigma(s)` to :math:`\sigma(t)`, and training under VP is training under
-VE with the levels that times of VP have: the law `Preserving`. One Taylor step is another step in the
-two coordinates, equal to first order in :math:`h = \int_s^t \beta`. We take that of VE: on Gaussians it
-is exact at any step, and that of VP is off by :math:`O(h)`.
+and a divergence between two laws does not change when both are shrunk. So the exact divergence of
+VP from s to t *is* that of VE from :math:`\sigma(s)` to :math:`\sigma(t)`, and training under VP
+is training under VE with the levels that times of VP have: the law `Preserving`. One Taylor step
+is another step in the two coordinates, equal to first order in :math:`h = \int_s^t \beta`. We take
+that of VE: on Gaussians it is exact at any step, and that of VP is off by :math:`O(h)`.
 """
 
 __all__ = ["Grid", "Law", "LogNormal", "LogUniform", "Preserving", "Uniform", "draw", "lens"]
@@ -34,8 +36,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .. import checks
-from ..checks import align, dimension
 from ..diffusions import VP
+from ..shapes import align, constant, dimension
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ class Grid:
         return tuple(float(self.place(i / self.intervals)) for i in range(self.intervals + 1))
 
     def pair(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        r"""Returns neighbors :math:`(t_{i-1}, t_i)` a point of `x`, with shape :math:`(B)` each."""
+        r"""Returns neighbors :math:`(t_{i-1}, t_i)` a point of `x`, with shape :math:`(B)`
+        each."""
         i = torch.randint(self.intervals, (len(x),), generator=generator, device=x.device)
         before, after = (self.place((i + k).to(x.dtype) / self.intervals) for k in (0, 1))
         assert isinstance(before, Tensor) and isinstance(after, Tensor)
@@ -163,7 +166,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Preserving:
-    r"""Creates the law of the VE level :math:`\sigma(t) = \sqrt{e^{B(t)} - 1}` of a uniform VP time.
+    r"""Creates the law of the VE level :math:`\sigma(t) = \sqrt{e^{B(t)} - 1}` of a uniform VP
+    time.
 
     Arguments:
         diffusion: The diffusion, which gives :math:`B(t) = \int_0^t \beta`.
@@ -213,4 +217,4 @@ Law = float | LogUniform | LogNormal | Uniform | Grid | Preserving
 
 def draw(law: Law, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     r"""Returns a number as a tensor :math:`()`, or a draw of its law a point, :math:`(B)`."""
-    return checks.constant(law, x) if isinstance(law, float | int) else law.sample(x, generator)
+    return constant(law, x) if isinstance(law, float | int) else law.sample(x, generator)

@@ -4,7 +4,8 @@ With :math:`\tilde x = x + \sigma \varepsilon`, the likelihood of recovering x f
 :math:`\tilde x`,
 
 .. math::
-    p_\theta(x \mid \tilde x) \propto \exp\big( -E_\theta(x) - \|\tilde x - x\|^2 / 2 \sigma^2 \big),
+    p_\theta(x \mid \tilde x) \propto \exp\big( -E_\theta(x) - \|\tilde x - x\|^2 / 2 \sigma^2
+    \big),
 
 is the likelihood of an energy-based model that is easy to sample, nearly a Gaussian for small
 :math:`\sigma`. Maximizing it is minimizing DCD with VE noise of variance :math:`\sigma^2`:
@@ -29,8 +30,8 @@ from .base import Objective, Output
 from .cd import contrast, langevin
 from .laws import LogUniform, draw
 from .. import checks
-from ..checks import align, dot
 from ..derivatives import EnergyLike
+from ..shapes import align, dot
 
 
 @dataclass(frozen=True)

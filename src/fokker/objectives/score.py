@@ -1,10 +1,11 @@
 r"""Score matching: exact, sliced and denoising.
 
-All three minimize a Fisher divergence, :math:`\tfrac{1}{2} \mathbb{E} \|\nabla \log p - \nabla
-\log p_\theta\|^2`, without knowing :math:`\nabla \log p`. They are limits of DCD: score matching as
-its time goes to zero at clean data, denoising score matching as its step goes to zero at data that
-carries noise (with Stein's Laplacian). The paper leaves them out of its comparison because they
-minimize its metric; that is a reason to include them.
+All three minimize a Fisher divergence,
+:math:`\tfrac{1}{2} \mathbb{E} \|\nabla \log p - \nabla \log p_\theta\|^2`, without knowing
+:math:`\nabla \log p`. They are limits of DCD: score matching as its time goes to zero at clean
+data, denoising score matching as its step goes to zero at data that carries noise (with Stein's
+Laplacian). The paper leaves them out of its comparison because they minimize its metric; that is a
+reason to include them.
 """
 
 __all__ = ["DenoisingScoreMatching", "ScoreMatching", "SlicedScoreMatching"]
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from .base import Objective, Output
 from .. import checks
-from ..checks import dot
 from ..derivatives import (
     EnergyLike,
     Exact,
@@ -26,6 +26,7 @@ from ..derivatives import (
     gradient,
     probe,
 )
+from ..shapes import dot
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class ScoreMatching(Objective):
 
     .. math:: L = \mathbb{E} \big[ \tfrac{1}{2} \|\nabla E(x)\|^2 - \Delta E(x) \big]
 
-    Unbiased. Its minimum is :math:`-\tfrac{1}{2} \mathbb{E} \|\nabla \log p\|^2`, the optimum in the
-    tables of the 2-D study.
+    Unbiased. Its minimum is :math:`-\tfrac{1}{2} \mathbb{E} \|\nabla \log p\|^2`, the optimum in
+    the tables of the 2-D study.
 
     References:
         | Estimation of Non-Normalized Statistical Models by Score Matching (Hyvärinen, 2005)
@@ -64,8 +65,8 @@ class SlicedScoreMatching(Objective):
 
     .. math:: L = \mathbb{E} \big[ \tfrac{1}{2} (v \cdot \nabla E)^2 - v^\top H v \big]
 
-    Unbiased. With `variance_reduced` the first term is its exact mean, :math:`\tfrac{1}{2} \|\nabla
-    E\|^2`: then it is `ScoreMatching` with Hutchinson's Laplacian.
+    Unbiased. With `variance_reduced` the first term is its exact mean,
+    :math:`\tfrac{1}{2} \|\nabla E\|^2`: then it is `ScoreMatching` with Hutchinson's Laplacian.
 
     References:
         | Sliced Score Matching: A Scalable Approach to Density and Score Estimation
@@ -105,10 +106,11 @@ class DenoisingScoreMatching(Objective):
     r"""Creates denoising score matching at one noise level.
 
     .. math::
-        L = \mathbb{E} \, \tfrac{1}{2} \|\nabla E(x + \sigma \varepsilon) - \varepsilon / \sigma\|^2
+        L = \mathbb{E} \, \tfrac{1}{2} \|\nabla E(x + \sigma \varepsilon) - \varepsilon /
+        \sigma\|^2
 
-    Its minimizer is the energy of the *smoothed* data, :math:`p * \mathcal{N}(0, \sigma^2)`: at the
-    truth the expected gradient is :math:`O(\sigma^2)`. No Laplacian.
+    Its minimizer is the energy of the *smoothed* data, :math:`p * \mathcal{N}(0, \sigma^2)`: at
+    the truth the expected gradient is :math:`O(\sigma^2)`. No Laplacian.
 
     References:
         | A Connection Between Score Matching and Denoising Autoencoders (Vincent, 2011)

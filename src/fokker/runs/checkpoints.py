@@ -6,17 +6,18 @@ r"""Checkpoints: the whole state of a run in pieces, each of which is checked wh
                            and SHA-256 of every part; what is no tensor; its own SHA-256
 =========================  ==================================================================
 
-The tensors are `model/NAME` and `average/NAME`, the weights and their moving average; `adam/NAME/FIELD`,
-the state of the optimizer; `state/I`, that of the objective; `best/NAME`, the weights that a table is read
-with. Nothing is pickled, and nothing is read beyond the lengths that were written down.
+The tensors are `model/NAME` and `average/NAME`, the weights and their moving average;
+`adam/NAME/FIELD`, the state of the optimizer; `state/I`, that of the objective; `best/NAME`, the
+weights that a table is read with. Nothing is pickled, and nothing is read beyond the lengths that
+were written down.
 
-**Written whole or not at all**: into a folder beside its place, every file down to the disk, then the
-folder, then renamed. A crash leaves the checkpoint before it. **Read whole or not at all**: `newest` passes
-over what is cut short, changed or missing, and says so. The last `keep` checkpoints of an evaluation stay,
-with the newest of any kind and the best judged.
+**Written whole or not at all**: into a folder beside its place, every file down to the disk, then
+the folder, then renamed. A crash leaves the checkpoint before it. **Read whole or not at all**:
+`newest` passes over what is cut short, changed or missing, and says so. The last `keep`
+checkpoints of an evaluation stay, with the newest of any kind and the best judged.
 
-A run that was rolled back goes on under the number of its next trial. A checkpoint of a later trial is
-newer, whatever its step: `step-00000500`, then `step-00000300.1`.
+A run that was rolled back goes on under the number of its next trial. A checkpoint of a later
+trial is newer, whatever its step: `step-00000500`, then `step-00000300.1`.
 """
 
 __all__ = ["LIMIT", "VERSION", "Best", "Checkpoint", "Name", "newest", "read", "write"]
@@ -33,11 +34,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 from typing import Any, NamedTuple
 
 from ..checks import brief
+from ..files import first_line, sync
 
 VERSION = 3  # of the layout above
 LIMIT = 15 * 2**20  # bytes a part
@@ -107,15 +109,6 @@ class Checkpoint(NamedTuple):
 # --- writing ---
 
 
-def sync(path: Path) -> None:
-    r"""Brings a file or a folder down to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def named(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
     r"""Yields the tensors of a checkpoint with their names."""
     for kind in ("model", "average"):
@@ -132,8 +125,8 @@ def named(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
 
 
 def parts(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[str, Tensor]]:
-    r"""Yields the pieces of each part: flat tensors, with what safetensors writes about each of them no
-    more than a limit of bytes."""
+    r"""Yields the pieces of each part: flat tensors, with what safetensors writes about each of
+    them no more than a limit of bytes."""
     held: dict[str, Tensor] = {}
     free = limit
     for name, t in tensors:
@@ -232,11 +225,6 @@ def seal(content: dict[str, Any]) -> str:
 # --- reading ---
 
 
-def first_line(error: Exception) -> str:
-    line = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    return f"no {line}" if isinstance(error, KeyError) else line
-
-
 def broken(path: Path, error: Exception) -> ValueError:
     return ValueError(
         f"expected a whole checkpoint in {path}, got a broken one: {first_line(error)}"
@@ -267,12 +255,12 @@ def text_of(path: Path) -> str:
     return data.decode()
 
 
-def newest(folder: Path, training: bool = False) -> Checkpoint:
-    r"""Reads the newest whole checkpoint of a run folder; a warning names each newer one passed over.
+def newest(folder: Path) -> Checkpoint:
+    r"""Reads the newest whole checkpoint of a run folder; a warning names each newer one passed
+    over.
 
     Arguments:
         folder: The run folder.
-        training: Whether it must hold all that training needs to go on.
     """
     root = folder / "checkpoint"
     found = names(root)
@@ -285,16 +273,12 @@ def newest(folder: Path, training: bool = False) -> Checkpoint:
     for name in reversed(found):
         path = root / str(name)
         version = header_of(path).get("version")
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, int) and version != VERSION:
+            advice = "use a newer fokker" if version > VERSION else "train it again"
             raise ValueError(
-                f"expected a checkpoint of version {VERSION} or older in {path}, got version"
-                f" {brief(version)}; use a newer fokker"
-            )
-        if training and isinstance(version, int) and version < VERSION:
-            raise ValueError(
-                f"expected a checkpoint of version {VERSION} in {path} to go on from, got version"
-                f" {brief(version)}, whose optimizer state is pickled; it can be read, not resumed: train"
-                " it again"
+                f"expected a checkpoint of version {VERSION} in {path}, got version"
+                f" {brief(version)};"
+                f" {advice}"
             )
         try:
             checkpoint = read(path)
@@ -312,8 +296,6 @@ def read(path: Path) -> Checkpoint:
     r"""Reads a checkpoint, whole, or raises a `ValueError` that says what is wrong with it."""
     try:
         header = json.loads(text_of(path / "checkpoint.json"))
-        if int(header["version"]) < VERSION:
-            return read_old(path, header)
         if header["sha256"] != seal(header):
             raise ValueError("checkpoint.json is not what was written")
         tensors = read_tensors(path, header)
@@ -389,15 +371,3 @@ def read_tensors(path: Path, header: dict[str, Any]) -> dict[str, Tensor]:
     if pieces:
         raise ValueError(f"{min(pieces)[:80]} is in a part, but not in checkpoint.json")
     return tensors
-
-
-def read_old(path: Path, header: dict[str, Any]) -> Checkpoint:
-    r"""Reads the weights of a checkpoint of version 1 or 2; its optimizer state is pickled, and left."""
-    best = None
-    if (path / "best.json").exists():
-        said = json.loads(text_of(path / "best.json"))
-        weights = load_file(path / "best.safetensors")
-        best = Best(int(said["step"]), float(said["value"]), weights, dict(said["card"]))
-    shape = header.get("shape") or [2 if best is None else len(best.card["columns"])]
-    model, average = (load_file(path / f"{kind}.safetensors") for kind in ("model", "average"))
-    return Checkpoint(int(header["step"]), shape_of(shape), model, average, best=best)

@@ -1,11 +1,14 @@
 r"""Configurations: one typed source for the API, the command line and the saved `config.toml`.
 
-A configuration is a tree of frozen dataclasses, all that a run depends on; `fokker.runs.toml` writes and
-reads it.
+A configuration is a tree of frozen dataclasses, all that a run depends on; `fokker.runs.toml`
+writes and reads it.
 """
 
 __all__ = [
+    "DATA",
+    "NETWORKS",
     "Config",
+    "Data",
     "ImageData",
     "Network",
     "Optimization",
@@ -15,22 +18,44 @@ __all__ = [
     "UNet",
 ]
 
-import itertools
+import abc
 import math
+import torch
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from .. import checks
-from ..data import Planar, toy
-from ..energies import Energy, Quadratic
 from .guard import Guard
+from .. import checks
+from ..compute.schedule import Optimization
+from ..data import Planar, toy
+from ..data.sources import name_of
+from ..energies import Denoiser, Energy, Quadratic
 from ..networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
 from ..objectives import MultiTimeDCD, Objective
 
 
+class Data(abc.ABC):
+    r"""Base class of the kinds of data, frozen dataclasses. `fokker.tasks` has the task of
+    each."""
+
+    @property
+    @abc.abstractmethod
+    def title(self) -> str:
+        r"""The name of the data."""
+
+    def files(self) -> tuple[str, ...]:
+        r"""Returns the files that a copy of a run must bring along."""
+        return ()
+
+    def moved(self, folder: Path) -> Self:
+        r"""Returns this data with its files in another folder."""
+        return self
+
+
 @dataclass(frozen=True)
-class ToyData:
+class ToyData(Data):
     r"""A 2-D set by its name, with an exact density."""
 
     name: str = "rings"
@@ -47,14 +72,18 @@ class ToyData:
                 f" resolve less), got {self.noise!r}"
             )
 
+    @property
+    def title(self) -> str:
+        return self.name
+
     def build(self) -> Planar:
         r"""Returns the set."""
-        own = {} if self.noise is None else {"noise": self.noise}
-        return toy(self.name, scale=self.scale, **own)
+        options = {} if self.noise is None else {"noise": self.noise}
+        return toy(self.name, scale=self.scale, **options)
 
 
 @dataclass(frozen=True)
-class TableData:
+class TableData(Data):
     r"""A user's own points, from a file."""
 
     path: str
@@ -67,20 +96,34 @@ class TableData:
         if not 0 < self.held_out < 1:
             raise ValueError(f"expected held_out strictly between 0 and 1, got {self.held_out!r}")
 
+    @property
+    def title(self) -> str:
+        return Path(self.path).stem
+
+    def files(self) -> tuple[str, ...]:
+        return (self.path,)
+
+    def moved(self, folder: Path) -> Self:
+        return replace(self, path=str(folder / Path(self.path).name))
+
 
 @dataclass(frozen=True)
-class ImageData:
+class ImageData(Data):
     r"""A set of images."""
 
     source: str = "mnist"
-    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), a folder (Parquet files as
-    Hugging Face lays them out, or image files), or hub:OWNER/NAME for a set on the hub."""
+    """A set by its name (mnist, fashion_mnist, cifar10, svhn, celeba32), a folder (Parquet files
+    as Hugging Face lays them out, or image files), or hub:OWNER/NAME for a set on the hub."""
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     size: int | None = None
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+
+    @property
+    def title(self) -> str:
+        return name_of(self.source)
 
 
 def check_images(shape: tuple[int, ...]) -> None:
@@ -110,7 +153,8 @@ class Network:
         checks.between(2, 1000, layers=self.layers)
 
     def build(self, shape: tuple[int, ...]) -> Energy:
-        r"""Returns the energy of points of a shape :math:`(D)`, initialized from the global RNG."""
+        r"""Returns the energy of points of a shape :math:`(D)`, initialized from the global
+        RNG."""
         if len(shape) != 1:
             raise ValueError(f"expected points of shape (D) for a perceptron, got {shape}")
         (dim,) = shape
@@ -162,84 +206,28 @@ class UNet:
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
 
-    def build(self, shape: tuple[int, ...]) -> Energy:
+    def build(self, shape: tuple[int, ...]) -> Energy | Denoiser:
         r"""Returns the network of images (C, H, W), initialized from the global RNG."""
         check_images(shape)
         if any(side % 4 for side in shape[1:]):
             got = f"{shape[2]}x{shape[1]}; a size, such as 32, crops and resizes"
             raise ValueError(f"expected images with sides that are multiples of 4, got {got}")
-        own = {
+        options: dict[str, Any] = {
             "blocks": self.blocks,
             "head": math.gcd(64, 2 * self.width),
             "sigma_data": self.sigma_data,
             "dtype": self.precision,
         }
         if self.form == "denoiser":
-            return UNetDenoiser(shape[0], self.width, **own)
-        return UNetEnergy(shape[0], self.width, form=self.form, **own)
-
-
-@dataclass(frozen=True)
-class Optimization:
-    r"""Adam, with Muon if asked for, their schedule and the moving average of the weights."""
-
-    steps: int = 5000
-    """The number of steps."""
-    batch: int = 1000
-    """The number of points a step."""
-    rate: float = 1e-3
-    """Adam's learning rate, the first one."""
-    beta1: float = 0.9
-    """The decay of Adam's first moment."""
-    beta2: float = 0.99
-    """The decay of Adam's second moment."""
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """How the rate falls: not at all, or as half a cosine to zero."""
-    warmup: int = 0
-    """The number of first steps over which the rate rises from zero, linearly."""
-    ema: float = 0.999
-    """The decay of the average of the weights that is evaluated and saved; 0 for none. Early on
-    it is lower, (1 + k) / (10 + k) at step k."""
-    clip: float | None = None
-    """The largest norm of the gradient; longer ones are scaled down to it."""
-    restarts: tuple[int, ...] = ()
-    """The steps at which the rate begins anew, with its warm-up, and falls towards the next of them or the
-    end: a run that has ended goes on under the same configuration with its last step here and more steps."""
-    muon: float | None = None
-    """The first rate of Muon (`fokker.compute.muon`), on the same schedule, for the kernels and matrices inside a
-    U-Net; Adam moves the others. Adam moves all if not given."""
-
-    def __post_init__(self) -> None:
-        checks.positive_integer(steps=self.steps, batch=self.batch)
-        checks.positive(rate=self.rate)
-        checks.between(0, 1, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
-        checks.one_of(("constant", "cosine"), schedule=self.schedule)
-        if not isinstance(self.warmup, int) or self.warmup < 0:
-            raise ValueError(f"expected warmup to be a number of steps, got {self.warmup!r}")
-        if not isinstance(self.restarts, tuple) or not all(type(r) is int for r in self.restarts):
-            raise ValueError(f"expected restarts to be a tuple of integers, got {self.restarts!r}")
-        checks.between(0, 100, **{"the number of restarts": len(self.restarts)})
-        if any(a >= b for a, b in self.cycles):
-            given = ", ".join(map(str, self.restarts))
-            raise ValueError(
-                f"expected restarts in ascending order between 0 and the {self.steps} steps, got {given}"
-            )
-        if self.clip is not None:
-            checks.positive(clip=self.clip)
-        if self.muon is not None:
-            checks.positive(muon=self.muon)
-
-    @property
-    def cycles(self) -> list[tuple[int, int]]:
-        r"""The first step of each fall of the rate, and the step after its last."""
-        return list(itertools.pairwise((0, *self.restarts, self.steps)))
+            return UNetDenoiser(shape[0], self.width, **options)
+        return UNetEnergy(shape[0], self.width, form=self.form, **options)
 
 
 @dataclass(frozen=True)
 class Config:
     r"""All that a run depends on."""
 
-    data: ToyData | TableData | ImageData = ToyData()
+    data: Data = ToyData()
     objective: Objective = MultiTimeDCD()
     network: Network | ResNet | UNet = Network(features=64, confine=0.7)
     optimization: Optimization = Optimization()
@@ -248,7 +236,8 @@ class Config:
     device: str = "cpu"
     """The device to train on."""
     compile: bool = False
-    """Whether the training step is compiled: worth its seconds on long runs, see `fokker.compute.step`."""
+    """Whether the training step is compiled: worth its seconds on long runs, see
+    `fokker.compute.step`."""
     slices: int = 1
     """The number of slices of a batch that a step takes one after another: less memory, the same
     gradient up to rounding, see `fokker.compute.step`."""
@@ -261,15 +250,16 @@ class Config:
     """For a table, the number of evaluations without a better one on the validation rows after
     which training stops; it goes on to the last step if not given."""
     preview: int = 0
-    """The number of samples drawn at each evaluation and kept as a picture, for a network of images
-    at every noise level; none if zero."""
+    """The number of samples drawn at each evaluation and kept as a picture, for a network of
+    images at every noise level; none if zero."""
 
     def __post_init__(self) -> None:
         checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
         checks.seed(self.seed)
         if self.optimization.muon is not None and not isinstance(self.network, UNet):
             raise ValueError(
-                f"expected Muon only for a U-Net, got muon={self.optimization.muon} for {self.network}"
+                f"expected Muon only for a U-Net, got muon={self.optimization.muon} for"
+                f" {self.network}"
             )
         if self.preview:
             checks.positive_integer(preview=self.preview)
@@ -285,3 +275,27 @@ class Config:
                     "expected patience only for a table, which has validation rows, got"
                     f" {self.patience} for {self.data}"
                 )
+
+    @property
+    def precision(self) -> str:
+        r"""The dtype of the layers of the network, by its name."""
+        return getattr(self.network, "precision", "float32")
+
+    def build(self, shape: tuple[int, ...], precision: str | None = None) -> Energy | Denoiser:
+        r"""Returns the network, for points of a shape, initialized from the seed.
+
+        Arguments:
+            shape: The shape of a point.
+            precision: The dtype of the layers; that of the network if not given.
+        """
+        network: Any = self.network
+        if precision is not None and precision != self.precision:
+            network = replace(network, precision=precision)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return network.build(shape)
+
+
+# by the names under which they are saved
+DATA: dict[str, type[Data]] = {"toy": ToyData, "table": TableData, "images": ImageData}
+NETWORKS: dict[str, type] = {"mlp": Network, "wide-resnet": ResNet, "unet": UNet}

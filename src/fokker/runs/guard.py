@@ -1,25 +1,29 @@
 r"""The guard: what a run does when it diverges, and the numbers that foresee it.
 
-Training an energy diverges in two ways. Numbers stop being finite; or they stay finite and explode, as when
-the Langevin chains of contrastive divergence become unstable (:math:`h \lambda > 4` for a step h and a
-curvature :math:`\lambda`) and the energy of their far ends is pushed without bound: then loss and gradient
-grow twentyfold in a hundred steps, each step a little beyond the last. So every step is held against a long
-memory. With :math:`n_k` the norm of the gradient (before it is clipped), :math:`L_k` the loss and med the
-median over the last 1,000 steps, which lags 500 behind, step k diverges if
+Training an energy diverges in two ways. Numbers stop being finite; or they stay finite and
+explode, as when the Langevin chains of contrastive divergence become unstable
+(:math:`h \lambda > 4` for a step h and a curvature :math:`\lambda`) and the energy of their far
+ends is pushed without bound: then loss and gradient grow twentyfold in a hundred steps, each step
+a little beyond the last. So every step is held against a long memory. With :math:`n_k` the norm of
+the gradient (before it is clipped), :math:`L_k` the loss and med the median over the last 1,000
+steps, which lags 500 behind, step k diverges if
 
 .. math::
-    n_k \text{ or } L_k \text{ is not finite}, \quad n_k > F \, \mathrm{med}(n), \quad\text{or}\quad
+    n_k \text{ or } L_k \text{ is not finite}, \quad n_k > F \, \mathrm{med}(n),
+    \quad\text{or}\quad
     |L_k| > F \max(1, \mathrm{med} |L|) ,
 
-with :math:`F = 10^3`, the last two once 50 steps have been seen. The two numbers of a step stay on the
-device and are read every few steps, and always before anything is saved: nothing is read back in between,
-and no checkpoint holds what the guard has not seen. An evaluation diverges too, if what it judges by, the KL of
-a 2-D run or the RMSE of denoised images, is F times the best so far (or F times 0.01, if that is more).
+with :math:`F = 10^3`, the last two once 50 steps have been seen. The two numbers of a step stay on
+the device and are read every few steps, and always before anything is saved: nothing is read back
+in between, and no checkpoint holds what the guard has not seen. An evaluation diverges too, if
+what it judges by, the KL of a 2-D run or the RMSE of denoised images, is F times the best so far
+(or F times 0.01, if that is more).
 
-**Policies.** `stop` ends the run with the checkpoint before. `roll-back` goes back to it, with the rate
-multiplied by a factor and another seed of the steps; if that diverges before the next evaluation, to the one
-before, and so on to the start. After a number of trials it stops. The way is a function of the
-configuration alone, so a run that was killed and resumed takes it again, bit for bit.
+**Policies.** `stop` ends the run with the checkpoint before. `roll-back` goes back to it, with the
+rate multiplied by a factor and another seed of the steps; if that diverges before the next
+evaluation, to the one before, and so on to the start. After a number of trials it stops. The way
+is a function of the configuration alone, so a run that was killed and resumed takes it again, bit
+for bit.
 
 **What foresees it**, in every line of `metrics.jsonl`:
 
@@ -67,8 +71,8 @@ class Guard:
     slower: float = 0.5
     """The factor of the rate at each."""
     factor: float = 1e3
-    """How many times the running median of the gradient's norm, or of the loss, is a divergence; and how
-    many times the best judgement so far."""
+    """How many times the running median of the gradient's norm, or of the loss, is a divergence;
+    and how many times the best judgement so far."""
     every: int = 10
     """The number of steps between readings of loss and norm from the device."""
 
@@ -145,8 +149,8 @@ class Watch:
         self.unread.append(step)
 
     def read(self) -> tuple[Fall | None, bool]:
-        r"""Returns the first step since the last reading that diverged, if one did, and whether any of
-        their flags was up."""
+        r"""Returns the first step since the last reading that diverged, if one did, and whether
+        any of their flags was up."""
         rows = self.ring[: len(self.unread)].tolist()
         fall = None
         for step, (loss, norm, _) in zip(self.unread, rows, strict=True):
@@ -179,7 +183,8 @@ class Watch:
 
 
 def chains(objective: Objective) -> CD | PCD | None:
-    r"""Returns the objective with Langevin chains of the energy itself that an objective is or holds."""
+    r"""Returns the objective with Langevin chains of the energy itself that an objective is or
+    holds."""
     if isinstance(objective, Noisy):
         return chains(objective.objective)
     return objective if isinstance(objective, CD | PCD) else None

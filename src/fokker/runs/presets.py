@@ -2,37 +2,38 @@ r"""Presets: the settings of the paper, and our own.
 
 `paper`: what the appendix states. Adam (0.9, 0.99) at a constant rate of 1e-3, no average of the
 weights, batch 1,000, 5,000 steps, the plain network 2-300-300-300-1 with GELU; DCD with t = 5e-4
-and :math:`G^2 = 1`, CD with 10 and PCD with 20 Langevin steps of 1e-3, a buffer of 10,000 and 5 % of
-the chains restarted. What the paper leaves open: the step of the chain is
-:math:`x - \tfrac{h}{2} \nabla E + \sqrt{h} z`; chains restart from a Gaussian with the moments of the
-batch; the sets are divided by 4; every batch is fresh.
+and :math:`G^2 = 1`, CD with 10 and PCD with 20 Langevin steps of 1e-3, a buffer of 10,000 and 5 %
+of the chains restarted. What the paper leaves open: the step of the chain is
+:math:`x - \tfrac{h}{2} \nabla E + \sqrt{h} z`; chains restart from a Gaussian with the moments of
+the batch; the sets are divided by 4; every batch is fresh.
 
 `fokker`: the same steps and batch, with 64 Fourier features, a confining quadratic of standard
 deviation 0.7, a cosine schedule and an average of the weights. Its `dcd` is the multi-time
 divergence; the other methods run under the same conditions, so that what differs is the objective.
 
-**Images.** `paper`: data with noise 0.3, WRN-16-8 on the grey sets and WRN-28-10 on the others, batch
-128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by Hutchinson's
-estimator, and CD with one Langevin step of 0.018; the number of steps, which the paper does not give,
-is 1,000, at a constant rate and without an average of the weights; `dcd-stein` and `dcd-path` change
-one thing each, the Laplacian and then the place of the bracket. `fokker`: one U-Net energy of every
-level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of
-finite step with its bracket along the path, `dcd-limit` its limit, which is denoising score matching.
-`reference` is the same U-Net as a plain denoiser, trained on as many images. On a GPU all run in
-bfloat16.
+**Images.** `paper`: data with noise 0.3, WRN-16-8 on the grey sets and WRN-28-10 on the others,
+batch 128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by
+Hutchinson's estimator, and CD with one Langevin step of 0.018; the number of steps, which the
+paper does not give, is 1,000, at a constant rate and without an average of the weights;
+`dcd-stein` and `dcd-path` change one thing each, the Laplacian and then the place of the bracket.
+`fokker`: one U-Net energy of every level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a
+cosine schedule; `dcd` is the divergence of finite step with its bracket along the path,
+`dcd-limit` its limit, which is denoising score matching. `reference` is the same U-Net as a plain
+denoiser, trained on as many images. On a GPU all run in bfloat16.
 
-**Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in the
-paper and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the last
-pooling; Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a mean it
-hardly learned; the step of the divergence, which `dcd` takes as in the denoising study, :math:`\delta =
-0.2 \sigma^2`, although that is too long (`fokker.objectives.levels`), and `dcd-limit` to zero; the
-weight of a level, :math:`\sigma^2`, that of the divergence itself where nothing is divided by its
-:math:`\delta`; rate, schedule, batch and an average of the weights, ours, since with the 2e-4 of its
-other image study it hardly learned at the start; the encoder, ours, at the same size. `fokker`: the
-full U-Net with inner product, weight `edm`, a cosine schedule; methods as for denoising, but for a step
-of :math:`0.02 \sigma^2`, which sampling through the levels asks for. Kernels and matrices inside the U-Net are
-moved by Muon (`fokker.compute.muon`) at 0.01, all else by Adam. The rates rise over the first 1,000 steps. Sizes:
-`SIZES`.
+**Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in
+the paper and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the
+last pooling; Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a
+mean it hardly learned; the step of the divergence, which `dcd` takes as in the denoising study,
+:math:`\delta = 0.2 \sigma^2`, although that is too long (`fokker.objectives.levels`), and
+`dcd-limit` to zero; the weight of a level, :math:`\sigma^2`, that of the divergence itself where
+nothing is divided by its :math:`\delta`; rate, schedule, batch and an average of the weights,
+ours, since with the 2e-4 of its other image study it hardly learned at the start; the encoder,
+ours, at the same size. `fokker`: the full U-Net with inner product, weight `edm`, a cosine
+schedule; methods as for denoising, but for a step of :math:`0.02 \sigma^2`, which sampling through
+the levels asks for. Kernels and matrices inside the U-Net are moved by Muon
+(`fokker.compute.muon`) at 0.01, all else by Adam. The rates rise over the first 1,000 steps.
+Sizes: `SIZES`.
 """
 
 __all__ = [
@@ -51,7 +52,6 @@ __all__ = [
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..checks import unknown
 from .config import (
     Config,
     ImageData,
@@ -62,6 +62,7 @@ from .config import (
     ToyData,
     UNet,
 )
+from ..checks import unknown
 from ..derivatives import Hutchinson
 from ..evolution import MonteCarlo, Taylor
 from ..objectives import (
@@ -122,11 +123,11 @@ def table_config(path: str, held_out: float = 0.2) -> Config:
     r"""Returns the configuration for a user's own points.
 
     The multi-time divergence in standardized units: steps of :math:`10^{-3}` with two Rademacher
-    probes, long times of standard deviation 0.1 to 1, no Fourier features, a confining quadratic of
-    standard deviation 3, and a network and schedule as for the 2-D sets. Rows are few and soon known
-    by heart, so training is short, 2,000 steps of 500; it is judged every 50 steps, the best weights
-    are kept, and it stops after twenty judgements without a better one, half of them all: the NLL
-    may well rise and fall again.
+    probes, long times of standard deviation 0.1 to 1, no Fourier features, a confining quadratic
+    of standard deviation 3, and a network and schedule as for the 2-D sets. Rows are few and soon
+    known by heart, so training is short, 2,000 steps of 500; it is judged every 50 steps, the best
+    weights are kept, and it stops after twenty judgements without a better one, half of them all:
+    the NLL may well rise and fall again.
 
     Arguments:
         path: The file.

@@ -10,8 +10,8 @@ Each lies in a folder of its name under `fokker/weights`:
 `SHA256SUMS`           the checksums of the others, as of the program sha256sum
 =====================  ======================================================================
 
-A file that differs from its checksum is refused. `fokker.load(NAME)` reads such an energy as a run,
-and `fokker export RUN NAME` makes one of a run.
+A file that differs from its checksum is refused. `fokker.load(NAME)` reads such an energy as a
+run, and `fokker export RUN NAME` makes one of a run.
 """
 
 __all__ = ["NOTICES", "ROOT", "export", "names", "read"]
@@ -23,21 +23,22 @@ import shutil
 import torch
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from safetensors.torch import load, save_file
 from typing import Any
 
 from . import toml
-from .checkpoints import BROKEN, first_line, shape_of
-from .config import Config, ImageData, UNet
-from .folder import Run, restore
+from .checkpoints import BROKEN, shape_of
+from .config import Config
+from .folder import restore
+from ..files import first_line
+from ..tasks import Run, task_of
 
 ROOT = Path(__file__).parents[1] / "weights"
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
 NOTICES: Mapping[str, str] = {
-    "celeba32": "Trained on CelebA (Liu et al., 2015), which is for non-commercial research only; so"
-    " are these weights and what is made with them. No image of the set is in this folder.",
+    "celeba32": "Trained on CelebA (Liu et al., 2015), which is for non-commercial research only;"
+    " so are these weights and what is made with them. No image of the set is in this folder.",
     "svhn": "Trained on SVHN (Netzer et al., 2011), which is for non-commercial use only; so are"
     " these weights and what is made with them. No image of the set is in this folder.",
     "cifar10": "Trained on CIFAR-10 (Krizhevsky, 2009), whose author asks for that citation.",
@@ -64,7 +65,8 @@ def read(name: str, root: Path = ROOT) -> Run:
     if name not in known:
         listed = f"one of {', '.join(known)}" if known else "of which there are none"
         raise ValueError(
-            f"expected a run folder, or a shipped energy, {listed}, got {name}, which does not exist"
+            f"expected a run folder, or a shipped energy, {listed}, got {name}, which does"
+            " not exist"
         )
     folder = root / name
     lines = (folder / "SHA256SUMS").read_bytes().decode(errors="replace").splitlines()
@@ -90,7 +92,7 @@ def read(name: str, root: Path = ROOT) -> Run:
             f"{folder}: expected an energy and weights of its network: {first_line(error)}"
         ) from None
     energy.requires_grad_(False)
-    return Run(folder, config, energy, shape, step, step, [metrics])
+    return Run(folder, config, task_of(config), energy, shape, step, step, [metrics])
 
 
 def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
@@ -102,24 +104,12 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
         root: The folder of the energies.
         note: What else the card should say, such as the figures measured, in Markdown.
     """
-    from ..images.generate import check_trained
-
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise ValueError(f"expected a name of lower-case letters, digits, - and _, got {name!r}")
-    check_trained(run)
     folder = root / name
     if folder.exists():
         raise ValueError(f"expected a new folder, got {folder}, which exists; delete it first")
-    data, network = run.config.data, run.config.network
-    assert isinstance(data, ImageData) and isinstance(network, UNet)
-    own = replace(
-        run.config,
-        data=replace(data, source=Path(data.source).name, data_dir=None),
-        network=replace(network, precision="float32"),
-        device="cpu",
-        compile=False,
-        slices=1,
-    )
+    config = run.task.shippable(run)
     root.mkdir(parents=True, exist_ok=True)
     partial = root / f".partial-{name}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -129,10 +119,10 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
         for k, v in run.energy.state_dict().items()
     }
     save_file(weights, partial / "model.safetensors")
-    (partial / "config.toml").write_text(toml.dumps(own))
+    (partial / "config.toml").write_text(toml.dumps(config))
     content = {"step": run.step, "shape": run.shape, "metrics": run.judged}
     (partial / "card.json").write_text(json.dumps(content, allow_nan=False) + "\n")
-    (partial / "card.md").write_text(card_of(run, name, own, note))
+    (partial / "card.md").write_text(card_of(run, name, config, note))
     lines = [f"{digest((partial / file).read_bytes())}  {file}" for file in FILES]
     (partial / "SHA256SUMS").write_text("\n".join(lines) + "\n")
     partial.rename(folder)
@@ -141,16 +131,15 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
 
 def card_of(run: Run, name: str, config: Config, note: str) -> str:
     r"""Returns the model card."""
-    assert isinstance(config.data, ImageData)
     count = sum(p.numel() for p in run.energy.parameters())
     c, h, w = run.shape
     optimization = config.optimization
     muon = "" if optimization.muon is None else f", Muon at {optimization.muon:g}"
     objective: dict[str, Any] = toml.encode(config.objective)
+    network = f"{type(config.network).__name__}, form {getattr(config.network, 'form', 'none')}"
     facts = {
-        "data": f"{config.data.source}, images of {w}×{h}, {'grey' if c == 1 else 'color'}",
-        "network": f"U-Net, form {config.network.form}, {count:,} parameters"  # pyright: ignore
-        ", stored in bfloat16",
+        "data": f"{config.data.title}, images of {w}×{h}, {'grey' if c == 1 else 'color'}",
+        "network": f"{network}, {count:,} parameters, stored in bfloat16",
         "objective": ", ".join(
             f"{k} {v}" for k, v in objective.items() if not isinstance(v, dict)
         ),
@@ -162,8 +151,8 @@ def card_of(run: Run, name: str, config: Config, note: str) -> str:
         facts["time"] = f"{seconds / 60:.1f} minutes on {run.config.device}"
     lines = [f"# {name}", "", "An energy E(x, σ) of images with noise; p ∝ exp(−E).", ""]
     lines += [f"- **{k}**: {v}" for k, v in facts.items()]
-    if config.data.source in NOTICES:
-        lines += ["", NOTICES[config.data.source]]
+    if config.data.title in NOTICES:
+        lines += ["", NOTICES[config.data.title]]
     if note:
         lines += ["", note.strip()]
     lines += ["", f"    fokker sample {name} -n 64 -o samples.png", ""]

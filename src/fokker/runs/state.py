@@ -1,8 +1,9 @@
 r"""The state of a run: all that a step changes, and the way it came.
 
-A step moves the weights by Adam, or Adam and Muon, along the gradients of a `fokker.compute.step.Step`, averaged over
-ranks, and the average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed, the
-trial and k. A state can be saved, restored, judged, and rolled back to what was saved.
+A step moves the weights by Adam, or Adam and Muon, along the gradients of a
+`fokker.compute.step.Step`, averaged over ranks, and the average of the weights follows. All
+randomness of step k comes from a generator seeded by the run's seed, the trial and k. A state can
+be saved, restored, judged, and rolled back to what was saved.
 """
 
 __all__ = ["Line", "State", "kept", "step_generator", "writing"]
@@ -22,14 +23,15 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from typing import Any
 
 from .checkpoints import Best, Checkpoint, Name, read
+from .checkpoints import write as write_checkpoint
 from .config import Config
+from .folder import write_metrics
 from .guard import Fall, Watch, diagnose
 from ..compute.muon import Muon
-from ..networks import UNetDenoiser, UNetEnergy
 from ..compute.ranks import Ranks
-from .folder import build, write_checkpoint, write_metrics
-from ..compute.stack import decay_at, rate_at
+from ..compute.schedule import decay_at, rate_at
 from ..compute.step import Gradients, Step
+from ..networks import UNetDenoiser, UNetEnergy
 from ..tasks import Task
 
 Line = dict[str, Any]
@@ -76,7 +78,7 @@ class State:
 
     def __init__(self, config: Config, folder: Path, task: Task, ranks: Ranks) -> None:
         self.config, self.folder, self.task, self.ranks = config, folder, task, ranks
-        self.energy = build(config, task.shape).to(ranks.device)
+        self.energy = config.build(task.shape).to(ranks.device)
         self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
         own = config.optimization
         fused = ranks.device.type == "cuda"
@@ -93,9 +95,8 @@ class State:
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [(adam, 1.0)]
         if own.muon is not None:
             self.optimizers.append((Muon(hidden, own.muon), own.muon / own.rate))
-        how = (config.compile, ranks.share, config.slices)
-        self.step = Step(self.energy, config.objective, *how)
-        self.shadow = build(config, task.shape).to(ranks.device).requires_grad_(False)
+        self.step = Step(self.energy, config.objective, config.compile, ranks.share, config.slices)
+        self.shadow = config.build(task.shape).to(ranks.device).requires_grad_(False)
         self.done, self.trial = 0, 0
         self.saved = 0  # the step that was saved last
         self.inner: Any = None  # the objective's
@@ -119,7 +120,7 @@ class State:
         r"""Goes back to a checkpoint."""
         device, share = self.ranks.device, self.ranks.share
         if saved.best is not None:
-            self.task.check(saved.best.card)
+            self.task.check_card(saved.best.card)
         self.energy.load_state_dict(saved.model)
         self.average = [saved.average[name].to(device) for name in self.energy.state_dict()]
         names = {p: name for name, p in self.energy.named_parameters()}
@@ -131,7 +132,8 @@ class State:
                 wanted = MOMENTS[type(optimizer)]
                 if held and set(held) != wanted:
                     raise ValueError(
-                        f"expected {', '.join(sorted(wanted))} of {names[p]} in the checkpoint, for"
+                        f"expected {', '.join(sorted(wanted))} of {names[p]} in the"
+                        " checkpoint, for"
                         f" {type(optimizer).__name__}, got {', '.join(sorted(held))}"
                     )
                 for field, v in held.items():
@@ -204,15 +206,26 @@ class State:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
 
-    def judge(self, x: Tensor, info: dict[str, Any]) -> Line:
-        r"""Returns the diagnostics of the weights and the judgement of their average, on every rank."""
+    def judge(self, x: Tensor, info: dict[str, float]) -> Line:
+        r"""Returns the diagnostics of the weights and the judgement of their average, on every
+        rank.
+
+        Arguments:
+            x: The points of the last step.
+            info: The diagnostics of the objective at the last step.
+        """
         ranks = self.ranks
-        line = ranks.once(lambda: diagnose(self.energy, self.config.objective, x, info))
-        return line | self.task.judge(self.shadow, ranks.device, ranks)
+        ranks.agree([*self.energy.state_dict().values(), *self.average])
+        self.shadow.load_state_dict(self.averaged())
+        line: Line = {k: v if math.isfinite(v) else None for k, v in info.items()}
+        line |= self.watch.line()
+        line |= ranks.once(lambda: diagnose(self.energy, self.config.objective, x, info))
+        line |= self.task.judge(self.shadow, ranks.device, ranks)
+        return line | {"seconds": ranks.tell(round(self.seconds, 3))}
 
     def improve(self, line: Line) -> Fall | None:
-        r"""Keeps the weights that a judgement is for if they are better than those before, and returns a
-        divergence if it is many times worse than the best."""
+        r"""Keeps the weights that a judgement is for if they are better than those before, and
+        returns a divergence if it is many times worse than the best."""
         name, merit, criterion = Name(self.trial, self.done), self.task.merit, self.task.criterion
         value = None if merit is None else line.get(merit)
         if value is not None and (self.leader is None or value < self.leader[0]):
@@ -246,7 +259,8 @@ class State:
     def regret(self) -> str | None:
         r"""Returns what to know where the last judgement is far worse than the best, twice as bad.
 
-        Not on a table: there a criterion, which may be negative, has chosen the weights to be used.
+        Not on a table: there a criterion, which may be negative, has chosen the weights to be
+        used.
         """
         merit = None if self.task.criterion else self.task.merit
         judged = [line for line in self.lines if merit in line]
@@ -275,8 +289,8 @@ class State:
             self.task.preview(self.shadow, ranks.device, self.folder, self.done, ranks)
 
     def roll_back(self, fall: Fall) -> Line:
-        r"""Goes back to the last good checkpoint, or further if it was gone back to already, for another
-        trial; returns the event."""
+        r"""Goes back to the last good checkpoint, or further if it was gone back to already, for
+        another trial; returns the event."""
         trial, lines, back, spent = self.trial, self.lines, self.back, self.seconds
         if back and back[-1].trial < trial:  # no evaluation since the last fall
             back = back[:-1]

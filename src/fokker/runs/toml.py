@@ -1,9 +1,9 @@
 r"""Configurations in TOML: written, read and compared.
 
-The image of a configuration (`fokker.runs.config`) in TOML has one table a dataclass; where a field
-admits several classes (an objective, a diffusion, ...) the table says which under the key `kind`,
-the name in the registry of the package. `None` is left out. Reading is strict: an unknown key, a
-wrong type or an unknown kind is an error that names the place and what was expected.
+The image of a configuration (`fokker.runs.config`) in TOML has one table a dataclass; where a
+field admits several classes (an objective, a diffusion, ...) the table says which under the key
+`kind`, the name in the registry of the package. `None` is left out. Reading is strict: an unknown
+key, a wrong type or an unknown kind is an error that names the place and what was expected.
 """
 
 __all__ = ["difference", "dumps", "encode", "loads"]
@@ -16,16 +16,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from .config import DATA, NETWORKS, Config
 from .. import checks
-from .config import (
-    Config,
-    ImageData,
-    Network,
-    ResNet,
-    TableData,
-    ToyData,
-    UNet,
-)
 from ..derivatives import LAPLACIANS
 from ..diffusions import DIFFUSIONS
 from ..evolution import EVOLUTIONS
@@ -47,8 +39,8 @@ REGISTRIES: list[Mapping[str, type]] = [
     DIFFUSIONS,
     EVOLUTIONS,
     LAPLACIANS,
-    {"toy": ToyData, "table": TableData, "images": ImageData},
-    {"mlp": Network, "wide-resnet": ResNet, "unet": UNet},
+    DATA,
+    NETWORKS,
     {
         "log-uniform": LogUniform,
         "log-normal": LogNormal,
@@ -129,7 +121,8 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
         plain = [t for t in types_ if dataclasses.is_dataclass(t)]
         if named:
             value = dict(value)
-            kind = value.pop("kind", "mlp" if "mlp" in named else None)  # as once written
+            only = next(iter(named)) if len(named) == 1 else None  # no need to say it
+            kind = value.pop("kind", only)
             if not isinstance(kind, str) or kind not in named:
                 got = kind if isinstance(kind, str) else checks.brief(kind)
                 raise checks.unknown(got, list(named), "a kind", where)

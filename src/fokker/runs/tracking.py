@@ -1,7 +1,7 @@
 r"""Curves of a run for TensorBoard: the scalars of `metrics.jsonl`, as they are written.
 
-`fokker train ... --tensorboard` writes event files into the run folder; `tensorboard --logdir runs`
-shows them. The extra `tensorboard` installs what is needed.
+`fokker train ... --tensorboard` writes event files into the run folder;
+`tensorboard --logdir runs` shows them. The extra `tensorboard` installs what is needed.
 """
 
 __all__ = ["tensorboard"]

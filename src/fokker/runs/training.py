@@ -1,20 +1,20 @@
 r"""Training: one energy, from a configuration to a run folder.
 
-A step draws a fresh batch, evaluates the objective, and lets Adam, or Adam and Muon, move the weights; the
-average of the weights follows. All randomness of step k comes from a generator seeded by the run's seed and k, so a
-run that was stopped and resumed takes the very steps it would have taken: on a CPU the result is the same
-bit for bit. Under `torchrun` every rank takes its share of each step and, on images, of each judgement
-(`fokker.compute.ranks`), and rank 0 writes.
+A step draws a fresh batch, evaluates the objective, and lets Adam, or Adam and Muon, move the
+weights; the average of the weights follows. All randomness of step k comes from a generator seeded
+by the run's seed and k, so a run that was stopped and resumed takes the very steps it would have
+taken: on a CPU the result is the same bit for bit. Under `torchrun` every rank takes its share of
+each step and, on images, of each judgement (`fokker.compute.ranks`), and rank 0 writes.
 
-Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run that
-diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and nothing that is not
-finite is ever saved. On a table the weights that do best on the validation rows are kept beside the last, and training stops once
-`patience` evaluations have brought no better ones.
+Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run
+that diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and
+nothing that is not finite is ever saved. On a table the weights that do best on the validation
+rows are kept beside the last, and training stops once `patience` evaluations have brought no
+better ones.
 """
 
 __all__ = ["Diverged", "Interrupted", "fit"]
 
-import math
 import signal
 import threading
 import time
@@ -24,29 +24,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from .. import checks
-from .checkpoints import Name, names, read
+from .checkpoints import Name, names, newest, read
 from .config import Config
+from .folder import read_config, read_run
 from .guard import Fall, finite
-from ..compute.ranks import join
-from .folder import Run, load, read_checkpoint, read_config, write_text
 from .state import Line, State, kept, step_generator, writing
-from ..tasks import task_of
 from .toml import difference, dumps
+from .. import checks
+from ..compute.ranks import join
+from ..files import write_text
+from ..tasks import Run, task_of
 
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
-
-
-class Hooks(NamedTuple):
-    r"""What training tells and asks on its way; see `fit`."""
-
-    progress: Progress
-    minutes: float | None
-    say: Callable[[str], None]
-    watch: Look
 
 
 class Diverged(FloatingPointError):
@@ -58,7 +50,8 @@ class Interrupted(Exception):
 
     def __init__(self, folder: Path, step: int, late: bool = False) -> None:
         super().__init__(
-            f"stopped after step {step} and saved; resume with the same options and --resume --out {folder}"
+            f"stopped after step {step} and saved; resume with the same options and --resume"
+            f" --out {folder}"
         )
         self.folder, self.step, self.late = folder, step, late
 
@@ -83,8 +76,9 @@ Resume = bool | Literal["if-any"]
 
 
 def check_resume(config: Config, folder: Path, instead: str) -> bool:
-    r"""Returns whether a configuration has other steps or restarts than the run in a folder, which goes on
-    as long as the rate was the same in all steps that it took; refuses any that differs in more.
+    r"""Returns whether a configuration has other steps or restarts than the run in a folder, which
+    goes on as long as the rate was the same in all steps that it took; refuses any that differs in
+    more.
 
     Arguments:
         config: The configuration.
@@ -108,7 +102,8 @@ def check_resume(config: Config, folder: Path, instead: str) -> bool:
         turns = " ".join(str(end) for _, end in before)
         instead += f"; with --restarts {turns} it goes on after its end"
     raise ValueError(
-        f"expected the configuration in {folder / 'config.toml'}, got another one, {other}; {instead}"
+        f"expected the configuration in {folder / 'config.toml'}, got another one, {other};"
+        f" {instead}"
     )
 
 
@@ -121,15 +116,15 @@ def write_config(folder: Path, config: Config, saved: int = 0) -> None:
 
 
 def open_folder(folder: Path, config: Config, resume: Resume) -> tuple[list[int] | None, bool]:
-    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any, and
-    whether the configuration there is another yet, with other steps."""
+    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any,
+    and whether the configuration there is another yet, with other steps."""
     holds = (folder / "config.toml").exists()
     if resume is True or (resume and holds):
         changed = check_resume(
             config, folder, "resume without changes, or train into a new folder"
         )
         if resume is True or names(folder / "checkpoint"):
-            return list(read_checkpoint(folder, training=True).name), changed
+            return list(newest(folder).name), changed
         return None, changed
     if holds and not names(folder / "checkpoint"):
         raise ValueError(
@@ -165,13 +160,14 @@ def fit(
         progress: Called after each evaluation with the number of steps done and the line of
             `metrics.jsonl`, and once a step with an empty line; on rank 0.
         minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
-        say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank 0.
-        watch: Called once a step with the number of steps done, the loss and the averaged weights,
+        say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank
+        0. watch: Called once a step with the number of steps done, the loss and the averaged
+        weights,
             which the next step overwrites. If it returns true, training saves and stops, as if
             interrupted; the last step is the end in any case.
-        turn: Entered when all is ready to train, the step compiled, and left when training is over:
-            a lock by which several runs that are prepared side by side take turns on a device. The
-            seconds of a run begin there.
+        turn: Entered when all is ready to train, the step compiled, and left when training is
+            over: a lock by which several runs that are prepared side by side take turns on a
+            device. The seconds of a run begin there.
     """
     folder = Path(out)
     if not isinstance(resume, bool) and resume != "if-any":
@@ -181,7 +177,7 @@ def fit(
     with join(config.device) as ranks, stop_requests() as stops:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
-        run = State(config, folder, ranks.each(lambda: task_of(config)), ranks)
+        run = State(config, folder, ranks.each(task_of(config).load), ranks)
         run.step.even(config.optimization.batch)
         found, changed = ranks.once(lambda: open_folder(folder, config, resume))
         if found is not None:
@@ -200,24 +196,30 @@ def fit(
         if config.compile and run.done < config.optimization.steps:
             run.rehearse()
         with nullcontext() if turn is None else turn:
-            train(run, Hooks(progress, minutes, say, watch), stops)
-    return load(folder)
+            train(run, stops, progress, minutes, say, watch)
+    return read_run(folder)
 
 
-def train(run: State, hooks: Hooks, stops: list[int]) -> None:
+def train(
+    run: State,
+    stops: list[int],
+    progress: Progress,
+    minutes: float | None,
+    say: Callable[[str], None],
+    watch: Look,
+) -> None:
     r"""Takes the steps that are left; see `fit`."""
-    config, task, ranks, folder = run.config, run.task, run.ranks, run.folder
-    optimization, guard = config.optimization, config.guard
-    progress, minutes, say, watch = hooks
+    config, ranks = run.config, run.ranks
+    optimization = config.optimization
     run.clock = clock = time.perf_counter()
     asked = False  # to stop
-    ends = {*optimization.restarts, optimization.steps}  # judged, whatever came after
+    ends = {*optimization.restarts, optimization.steps}  # steps that are always judged
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
         asked = asked or late or bool(stops)
         generator = step_generator(config, run.done, run.trial, ranks.device)
-        x = task.batch(optimization.batch, generator)
+        x = run.task.batch(optimization.batch, generator)
         result, rate = run.advance(x, generator, asked)
         progress(run.done, {})
         asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
@@ -238,39 +240,10 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
         # judge
         line: Line = {"step": run.done, "loss": float(result.loss), "rate": rate}
         if due and fall is None:
-            ranks.agree([*run.energy.state_dict().values(), *run.average])
-            run.shadow.load_state_dict(run.averaged())
-            info = {name: float(v) for name, v in result.info.items()}
-            line |= {k: v if math.isfinite(v) else None for k, v in info.items()}
-            line |= run.watch.line()
-            line |= run.judge(x, info)
-            line["seconds"] = ranks.tell(round(run.seconds, 3))
+            line |= run.judge(x, {name: float(v) for name, v in result.info.items()})
             fall = run.improve(line)
-
-        # roll back, or stop
         if fall is not None:
-            if guard.policy == "stop" or run.trial == guard.trials:
-                event = {"step": fall.step, "event": "stopped", "reason": fall.reason}
-                run.lines.append(event)
-                ranks.once(run.write)
-                again = f" after {run.trial} trials" if run.trial else ""
-                best = ""
-                if run.leader is not None:
-                    best = f", the best ({task.merit} {run.leader[0]:.3g}) is {run.leader[1]}"
-                rest = "or the preset fokker"
-                if guard.policy == "stop":
-                    rest = "the preset fokker, or --on-divergence roll-back"
-                rates = "rate, clip=1" if optimization.muon is None else "rate and muon"
-                raise Diverged(
-                    f"diverged{again}: {fall.reason}; {kept(folder, run.saved)}{best}. Try a lower"
-                    f" {rates}, {rest}"
-                )
-            event = run.roll_back(fall)
-            ranks.once(run.write)
-            say(
-                f"{fall.reason}: rolled back to step {run.done}, trial {run.trial} of"
-                f" {guard.trials} at {guard.slower**run.trial:g} times the rate"
-            )
+            recover(run, fall, say)
             progress(run.done, {})
             continue
 
@@ -286,6 +259,33 @@ def train(run: State, hooks: Hooks, stops: list[int]) -> None:
                 run.preview()
             progress(run.done, line)
         if stopping:
-            raise Interrupted(folder, run.done, late and not stops)
+            raise Interrupted(run.folder, run.done, late and not stops)
     if (text := run.regret()) is not None:
         say(text)
+
+
+def recover(run: State, fall: Fall, say: Callable[[str], None]) -> None:
+    r"""Rolls a run that diverged back to its last good checkpoint, or raises `Diverged`."""
+    guard, optimization = run.config.guard, run.config.optimization
+    if guard.policy == "roll-back" and run.trial < guard.trials:
+        run.roll_back(fall)
+        run.ranks.once(run.write)
+        say(
+            f"{fall.reason}: rolled back to step {run.done}, trial {run.trial} of"
+            f" {guard.trials} at {guard.slower**run.trial:g} times the rate"
+        )
+        return
+    run.lines.append({"step": fall.step, "event": "stopped", "reason": fall.reason})
+    run.ranks.once(run.write)
+    again = f" after {run.trial} trials" if run.trial else ""
+    best = ""
+    if run.leader is not None:
+        best = f", the best ({run.task.merit} {run.leader[0]:.3g}) is {run.leader[1]}"
+    rest = "or the preset fokker"
+    if guard.policy == "stop":
+        rest = "the preset fokker, or --on-divergence roll-back"
+    rates = "rate, clip=1" if optimization.muon is None else "rate and muon"
+    raise Diverged(
+        f"diverged{again}: {fall.reason}; {kept(run.folder, run.saved)}{best}. Try a lower"
+        f" {rates}, {rest}"
+    )

@@ -1,7 +1,7 @@
 r"""Annealing: from an easy density to the one wanted.
 
-At temperature T the density is :math:`p_T \propto e^{-E / T} \propto p^{1/T}`: the barriers between
-its modes are T times lower. A sampler is run along a ladder of falling temperatures,
+At temperature T the density is :math:`p_T \propto e^{-E / T} \propto p^{1/T}`: the barriers
+between its modes are T times lower. A sampler is run along a ladder of falling temperatures,
 
 .. math:: T_1 > T_2 > \dots > T_K, \qquad p_{T_1} \to p_{T_2} \to \dots \to p_{T_K} = p,
 

@@ -10,11 +10,11 @@ A subclass writes one transition; this base owns the loop. The first `burn` tran
 away, the next `steps` are run and every `thin`-th of them is kept, :math:`S = \lfloor steps / thin
 \rfloor` samples a chain.
 
-All that the future of the chains depends on, randomness aside, is in their `State`. A run that goes
-on from the state of another, with the same generator, is the run that was never interrupted.
+All that the future of the chains depends on, randomness aside, is in their `State`. A run that
+goes on from the state of another, with the same generator, is the run that was never interrupted.
 
-Shapes: points :math:`(B, *)`, one a chain, energies :math:`(B)`, samples :math:`(S, B, *)`. Nothing
-here builds a graph: gradients do not flow through a chain.
+Shapes: points :math:`(B, *)`, one a chain, energies :math:`(B)`, samples :math:`(S, B, *)`.
+Nothing here builds a graph: gradients do not flow through a chain.
 """
 
 __all__ = ["Info", "Run", "Sampler", "State"]

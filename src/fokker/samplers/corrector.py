@@ -1,20 +1,20 @@
 r"""Corrections at a noise level, accepted by the energy.
 
-A step of a flow to the level :math:`\sigma` leaves points whose law is nearly :math:`p_\sigma \propto
-e^{-E(\cdot, \sigma)}`. Transitions of MALA,
+A step of a flow to the level :math:`\sigma` leaves points whose law is nearly
+:math:`p_\sigma \propto e^{-E(\cdot, \sigma)}`. Transitions of MALA,
 
 .. math:: x' = x - \tfrac{h}{2} \nabla E(x, \sigma) + \sqrt{h} \, z, \qquad
     h = r \, \sigma^2, \quad z \sim \mathcal{N}(0, I),
 
-taken with the Metropolis probability of :math:`E(\cdot, \sigma)`, leave :math:`p_\sigma` unchanged and
-bring any other law nearer to it: the errors of the steps do not add up. The step size is relative to
-the variance of the noise, as the energy is nowhere more curved than it makes it, :math:`\nabla^2 E =
-I / \sigma^2 - \mathrm{Cov}(\text{data} \mid x) / \sigma^4`: one r serves at all levels, about
-:math:`3 \, D^{-1/3}` in D dimensions.
+taken with the Metropolis probability of :math:`E(\cdot, \sigma)`, leave :math:`p_\sigma` unchanged
+and bring any other law nearer to it: the errors of the steps do not add up. The step size is
+relative to the variance of the noise, as the energy is nowhere more curved than it makes it,
+:math:`\nabla^2 E = I / \sigma^2 - \mathrm{Cov}(\text{data} \mid x) / \sigma^4`: one r serves at
+all levels, about :math:`3 \, D^{-1/3}` in D dimensions.
 
 Chains this short move points within a mode; the weights of separated modes are decided where noise
-still joins them. And acceptance asks for energies that are right to a fraction of a nat: of a network
-in float32, not bfloat16.
+still joins them. And acceptance asks for energies that are right to a fraction of a nat: of a
+network in float32, not bfloat16.
 
 References:
     | Score-Based Generative Modeling through SDEs (Song et al., 2021)
@@ -36,7 +36,7 @@ from .field import Field, finite
 from .langevin import MALA, Langevin
 from .streams import Streams
 from .. import checks
-from ..checks import constant
+from ..shapes import constant
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ means, the pooled variance is
 **R-hat** is :math:`\sqrt{\hat{v} / W}`: 1 when the chains agree, above when they have not mixed;
 below 1.01 is the advice. Chains that have mixed are at :math:`1 + \tau / 2 N`, so it also asks for
 chains of some length, however many there are. It is taken of normal scores,
-:math:`\Phi^{-1}((r - 3/8) / (N M + 1/4))` for the rank r among all, so that heavy tails do no harm,
-and once more of the distance to the median, which sees chains that agree in place and not in
+:math:`\Phi^{-1}((r - 3/8) / (N M + 1/4))` for the rank r among all, so that heavy tails do no
+harm, and once more of the distance to the median, which sees chains that agree in place and not in
 scale. The larger counts.
 
-**The effective sample size** is the number of independent samples whose mean has the same variance,
+**The effective sample size** is the number of independent samples whose mean has the same
+variance,
 
 .. math::
     n = \frac{N M}{\tau}, \quad \tau = -1 + 2 \sum_{k \geq 0} P_k, \quad

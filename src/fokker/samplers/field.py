@@ -1,7 +1,8 @@
 r"""The derivatives of a time-dependent energy that a flow asks for.
 
 Let :math:`E(x, \sigma)` be the energy of data plus noise of standard deviation :math:`\sigma`, of
-score :math:`-\nabla E`. By Tweedie's formula the mean of the data given x is :math:`D(x, \sigma) = x
+score :math:`-\nabla E`. By Tweedie's formula the mean of the data given x is :math:`D(x, \sigma) =
+x
 - \sigma^2 \nabla E(x, \sigma)`, and the flow that carries one law to the next is
 
 .. math:: \frac{dx}{d\sigma} = \sigma \, \nabla E(x, \sigma) = \frac{x - D(x, \sigma)}{\sigma} .
@@ -15,13 +16,11 @@ __all__ = ["Conditional", "Field", "finite"]
 import torch
 
 from collections.abc import Callable
-from functools import partial
 from torch import Tensor
 from typing import Any
 
-from ..checks import constant
-from ..compute.tracing import Traced, trace
 from ..derivatives import gradient
+from ..shapes import constant
 
 Conditional = Callable[[Tensor, Tensor], Tensor]
 
@@ -59,25 +58,23 @@ def finite(g: Tensor, sigma: float) -> Tensor:
 class Field:
     r"""Creates the field of a time-dependent energy.
 
-    Compiled, each derivative becomes one flat graph at the first call for points of a shape
-    (`fokker.compute.tracing`) and is kept: hand the same field to all runs.
+    `fokker.compute.field` has one whose derivatives are compiled.
 
     Arguments:
         energy: The energy, from points :math:`(B, *)` and a level :math:`()` to :math:`(B)`.
-        compile: Whether its derivatives are compiled.
         watch: Called before each evaluation, to show how far a run is.
     """
+
+    one_size = False  # whether all batches should have one size, as each size is compiled
 
     def __init__(
         self,
         energy: Conditional,
-        compile: bool = False,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         if not callable(energy):
             raise ValueError(f"expected a callable energy of (x, sigma), got {energy!r}")
-        self.energy, self.compile, self.watch = energy, compile, watch
-        self.traces: dict[Any, Traced] = {}
+        self.energy, self.watch = energy, watch
 
     def jet(self, x: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         r"""Returns :math:`E(x, \sigma)` and :math:`\nabla E(x, \sigma)`."""
@@ -88,12 +85,6 @@ class Field:
         return finite(self.call(slope, x, sigma), sigma)
 
     def call(self, function: Callable[..., Any], x: Tensor, sigma: float) -> Any:
+        r"""Returns a function of the energy, points and their level."""
         self.watch()
-        level = constant(sigma, x)
-        if not self.compile:
-            return function(self.energy, x, level)
-        key = (function, x.shape, x.stride(), x.dtype, x.device)
-        if key not in self.traces:
-            self.traces[key] = trace(partial(function, self.energy), x, level, compile=True)
-        traced = self.traces[key]
-        return traced(x, level, noise=traced.draw())
+        return function(self.energy, x, constant(sigma, x))

@@ -13,38 +13,40 @@ carries each :math:`p_\sigma` to the others: from :math:`\mathcal{N}(0, \sigma_1
     \text{Euler} \quad x_{i+1} = x_i + \eta_i \, d_i, \qquad
     \text{Heun} \quad x_{i+1} = x_i + \tfrac{1}{2} \eta_i \, (d_i + d'_{i+1}) ,
 
-where :math:`d'_{i+1}` is the slope at Euler's :math:`(x_{i+1}, \sigma_{i+1})`. The error is of first
-and of second order in the steps. The last step is Euler's, to zero: it returns the mean of the data,
-:math:`x_{N+1} = x_N - \sigma_N^2 \nabla E(x_N, \sigma_N)`.
+where :math:`d'_{i+1}` is the slope at Euler's :math:`(x_{i+1}, \sigma_{i+1})`. The error is of
+first and of second order in the steps. The last step is Euler's, to zero: it returns the mean of
+the data, :math:`x_{N+1} = x_N - \sigma_N^2 \nabla E(x_N, \sigma_N)`.
 
-**Multistep** goes by the step before as well. With the denoiser :math:`D = x - \sigma^2 \nabla E` and :math:`\lambda = -\log \sigma` the
-flow is :math:`d(x / \sigma) / d\lambda = e^{\lambda} D`: what is left to approximate is D, which changes slowly. The
-line through its last two values, which are known, gives with :math:`h_i = \log(\sigma_i / \sigma_{i+1})`
+**Multistep** goes by the step before as well. With the denoiser :math:`D = x - \sigma^2 \nabla E`
+and :math:`\lambda = -\log \sigma` the flow is :math:`d(x / \sigma) / d\lambda = e^{\lambda} D`:
+what is left to approximate is D, which changes slowly. The line through its last two values, which
+are known, gives with :math:`h_i = \log(\sigma_i / \sigma_{i+1})`
 
 .. math::
     x_{i+1} = e^{-h_i} x_i + (1 - e^{-h_i}) D_i
     + (h_i - 1 + e^{-h_i}) \, \frac{D_i - D_{i-1}}{h_{i-1}} ,
 
-without the last term in the first step and in that to zero, which are Euler's, and after noise or a correction, which
-break the line. The error is of second order for one evaluation a step.
+without the last term in the first step and in that to zero, which are Euler's, and after noise or
+a correction, which break the line. The error is of second order for one evaluation a step.
 
 **Churn** adds noise before a step and starts it from the higher level :math:`\hat\sigma_i`:
 
 .. math:: \hat{x}_i = x_i + \sqrt{\hat\sigma_i^2 - \sigma_i^2} \, z, \qquad
     \hat\sigma_i = (1 + \gamma) \, \sigma_i .
 
-**The corrector** (`Corrector`) moves the points at each level by transitions that leave :math:`p_\sigma`
-unchanged, accepted by the energy: what a score model cannot do.
+**The corrector** (`Corrector`) moves the points at each level by transitions that leave
+:math:`p_\sigma` unchanged, accepted by the energy: what a score model cannot do.
 
-**Every sample has random numbers of its own**, seeded by its index (`Streams`). Sample i of a seed is
-the same, up to rounding, for any number of samples and any batch.
+**Every sample has random numbers of its own**, seeded by its index (`Streams`). Sample i of a seed
+is the same, up to rounding, for any number of samples and any batch.
 
 References:
     | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)
     | https://arxiv.org/abs/2206.00364
     | Score-Based Generative Modeling through SDEs (Song et al., 2021)
     | https://arxiv.org/abs/2011.13456
-    | DPM-Solver++ (Lu et al., 2022), whose 2M has :math:`\tfrac{1}{2} h (1 - e^{-h})` for the last factor
+    | DPM-Solver++ (Lu et al., 2022), whose 2M has :math:`\tfrac{1}{2} h (1 - e^{-h})` for the last
+    factor
     | https://arxiv.org/abs/2211.01095
 """
 
@@ -116,7 +118,8 @@ def karras(
 class Churn:
     r"""Creates the noise that a step begins with, as in EDM's Algorithm 2.
 
-    .. math:: \gamma = \min (S / N, \sqrt{2} - 1) \;\text{ at levels from `low` to `high`, else }\; 0
+    .. math:: \gamma = \min (S / N, \sqrt{2} - 1) \;\text{ at levels from `low` to `high`, else }\;
+    0
 
     Arguments:
         amount: The total :math:`S > 0`, EDM's S_churn, shared by N steps.
@@ -220,8 +223,8 @@ class Flow(abc.ABC):
     def evaluations(self) -> int:
         r"""The number of evaluations of the network, a sample.
 
-        The corrector needs one more than it has transitions, at its start. Its last gradient is the
-        slope of the next step, unless noise comes between.
+        The corrector needs one more than it has transitions, at its start. Its last gradient is
+        the slope of the next step, unless noise comes between.
         """
         rest = self.levels[1:]
         count = self.slopes * len(rest) + 1
@@ -248,8 +251,8 @@ class Flow(abc.ABC):
         compiles is always given whole batches: the last is filled up with samples thrown away.
 
         Arguments:
-            energy: The energy, from points :math:`(B, *)` and a level :math:`()` to :math:`(B)`, or
-                its `Field`.
+            energy: The energy, from points :math:`(B, *)` and a level :math:`()` to :math:`(B)`,
+                or its `Field`.
             n: The number of samples.
             shape: The shape :math:`*` of a sample.
             generator: The source of randomness; the global one if not given.
@@ -272,7 +275,7 @@ class Flow(abc.ABC):
         seed = draw_seed(generator)
         samples, rates = [], []
         for begin in range(first, first + n, batch):
-            end = begin + batch if field.compile else min(begin + batch, first + n)
+            end = begin + batch if field.one_size else min(begin + batch, first + n)
             x = blank(end - begin, shape, device, dtype)
             x, rate, _ = self.descend(field, Streams(seed, range(begin, end)), x)
             samples.append(x)
@@ -373,8 +376,8 @@ class Heun(Flow):
 
 @dataclass(frozen=True)
 class Multistep(Flow):
-    r"""Creates the method that goes by the step before as well: one evaluation a step, error of second
-    order.
+    r"""Creates the method that goes by the step before as well: one evaluation a step, error of
+    second order.
 
     Arguments are those of `Flow`.
     """

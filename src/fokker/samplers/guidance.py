@@ -1,19 +1,20 @@
 r"""Guidance by a worse energy of the same data.
 
-A good energy E and a worse one :math:`E_g`, smaller or trained for less long, err alike, the worse one
-more. So what leads from the worse to the good one leads on, towards the data:
+A good energy E and a worse one :math:`E_g`, smaller or trained for less long, err alike, the worse
+one more. So what leads from the worse to the good one leads on, towards the data:
 
 .. math:: E_w = E_g + w \, (E - E_g) = w E - (w - 1) E_g, \qquad
     p_w \propto p \left( \frac{p}{p_g} \right)^{w - 1}, \qquad w \geq 1 .
 
-At w = 1 it is E itself; beyond, points lose that the worse energy finds likelier than the good one.
-Gradients add up in the same way, and so do denoisers.
+At w = 1 it is E itself; beyond, points lose that the worse energy finds likelier than the good
+one. Gradients add up in the same way, and so do denoisers.
 
-Two things to know. :math:`E_w` at two levels is not one law with two amounts of noise, so what a flow of
-it draws is near :math:`p_w` but not of it; a `Corrector` accepts by :math:`E_w` itself, for which there
-must be energies, not only scores. And where the guide is the wider of both, :math:`p_w` is narrower than
-p: samples gain in likeness and lose in variety, until more is lost than gained. Where it is narrower,
-:math:`p_w` is wider, and with a large w no density at all. How far to go is found by trial.
+Two things to know. :math:`E_w` at two levels is not one law with two amounts of noise, so what a
+flow of it draws is near :math:`p_w` but not of it; a `Corrector` accepts by :math:`E_w` itself,
+for which there must be energies, not only scores. And where the guide is the wider of both,
+:math:`p_w` is narrower than p: samples gain in likeness and lose in variety, until more is lost
+than gained. Where it is narrower, :math:`p_w` is wider, and with a large w no density at all. How
+far to go is found by trial.
 
 References:
     | Guiding a Diffusion Model with a Bad Version of Itself (Karras et al., 2024)

@@ -1,18 +1,18 @@
 r"""Exact samples of an energy in the plane, by inversion on a grid and rejection.
 
-The cells of a grid over a square are drawn by the masses :math:`m_c \propto e^{-E(x_c)}` at their centers
-:math:`x_c`, through the inverse of their cumulative sum, and a point x uniformly within its cell. It is
-accepted with probability
+The cells of a grid over a square are drawn by the masses :math:`m_c \propto e^{-E(x_c)}` at their
+centers :math:`x_c`, through the inverse of their cumulative sum, and a point x uniformly within
+its cell. It is accepted with probability
 
 .. math:: e^{E(x_c) - E(x)} / M ,
 
-so that accepted points have the density :math:`\propto e^{-E(x_c)} e^{E(x_c) - E(x)} = e^{-E(x)}`: the spacing
-of the grid costs proposals, not accuracy. M is the largest ratio among the proposals, so only a ratio that
-none of them met could be cut off. The square is first searched coarsely, then the grid is laid over the part
-that holds all but :math:`10^{-9}` of the mass.
+so that accepted points have the density :math:`\propto e^{-E(x_c)} e^{E(x_c) - E(x)} = e^{-E(x)}`:
+the spacing of the grid costs proposals, not accuracy. M is the largest ratio among the proposals,
+so only a ratio that none of them met could be cut off. The square is first searched coarsely, then
+the grid is laid over the part that holds all but :math:`10^{-9}` of the mass.
 
-The energy must be confined to the square: if more than :math:`10^{-3}` of the mass lies along its border, the
-density has no finite mass there, or the square is too small, and nothing is drawn.
+The energy must be confined to the square: if more than :math:`10^{-3}` of the mass lies along its
+border, the density has no finite mass there, or the square is too small, and nothing is drawn.
 """
 
 __all__ = ["Inverted", "invert", "invert_anywhere"]
@@ -44,11 +44,13 @@ class Inverted(NamedTuple):
 
 
 def masses(energy: EnergyLike, grid: Grid, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    r"""Returns the energies at the centers of a grid and the masses of its cells, each :math:`(N^2)`."""
+    r"""Returns the energies at the centers of a grid and the masses of its cells, each
+    :math:`(N^2)`."""
     e = grid.evaluate(energy, dtype).double()
     if not torch.isfinite(e).all():
         raise ValueError(
-            f"expected a finite energy on the square {grid.low:g} to {grid.high:g}, got NaN or infinity"
+            f"expected a finite energy on the square {grid.low:g} to {grid.high:g}, got NaN"
+            " or infinity"
         )
     return e, torch.exp(-e - grid.log_normalizer(e)) * grid.cell
 
@@ -82,7 +84,8 @@ def invert(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Inverted:
-    r"""Returns n independent samples of an energy in the plane, restricted to the square of a grid.
+    r"""Returns n independent samples of an energy in the plane, restricted to the square of a
+    grid.
 
     Arguments:
         energy: The energy, :math:`(B, 2) \to (B)`, on the CPU.
@@ -93,7 +96,8 @@ def invert(
 
     Example:
         >>> from fokker.energies import Quadratic
-        >>> drawn = invert(Quadratic(0.5), Grid(-4, 4, 200), 10_000, torch.Generator().manual_seed(0))
+        >>> drawn = invert(Quadratic(0.5), Grid(-4, 4, 200), 10_000,
+        torch.Generator().manual_seed(0))
         >>> float(drawn.samples.std())
         0.50
     """
@@ -103,7 +107,8 @@ def invert(
     if border > SPILL:
         raise ValueError(
             "expected an energy whose mass lies inside the square"
-            f" {grid.low:g} to {grid.high:g}, got {border:.1%} of it along the border: the energy does"
+            f" {grid.low:g} to {grid.high:g}, got {border:.1%} of it along the border: the"
+            " energy does"
             " not confine its density"
         )
     fine = zoom(p, grid)
@@ -126,7 +131,8 @@ def invert(
             break
     else:
         raise ValueError(
-            f"expected a grid that resolves the energy, got {fine}, on which the density changes by a"
+            f"expected a grid that resolves the energy, got {fine}, on which the density"
+            " changes by a"
             f" factor {math.exp(min(bound, 700)):.3g} within a cell"
         )
     u = torch.rand(len(logs), generator=generator, dtype=torch.float64)
@@ -144,8 +150,8 @@ def invert_anywhere(
     dtype: torch.dtype = torch.float32,
     size: int = 600,
 ) -> Inverted:
-    r"""Returns n independent samples of an energy in the plane, in the smallest square about the origin
-    that holds its mass; see `invert`. Squares of half side 4 to 64 are searched."""
+    r"""Returns n independent samples of an energy in the plane, in the smallest square about the
+    origin that holds its mass; see `invert`. Squares of half side 4 to 64 are searched."""
     half = 4.0
     while half < WIDEST:
         grid = Grid(-half, half, size)

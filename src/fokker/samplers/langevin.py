@@ -7,16 +7,16 @@ does so up to an error of order h:
     x' = x - \tfrac{h}{2} \nabla E(x) + \sqrt{h} \, z, \quad z \sim \mathcal{N}(0, I) .
 
 `ULA` takes every step. On :math:`\mathcal{N}(0, s^2)` it is an autoregression that settles at
-variance :math:`s^2 / (1 - h / 4 s^2)`, and diverges from :math:`h = 4 s^2` on. `MALA` takes the step
-with probability :math:`\min(1, e^{r})` and stays where it is otherwise, where
+variance :math:`s^2 / (1 - h / 4 s^2)`, and diverges from :math:`h = 4 s^2` on. `MALA` takes the
+step with probability :math:`\min(1, e^{r})` and stays where it is otherwise, where
 
 .. math::
     r = \log \frac{p(x') \, q(x \mid x')}{p(x) \, q(x' \mid x)}
       = E - E' + \tfrac{1}{2} (x' - x) \cdot (\nabla E + \nabla E')
       + \tfrac{h}{8} \big( \|\nabla E\|^2 - \|\nabla E'\|^2 \big)
 
-with :math:`q(x' \mid x) = \mathcal{N}(x'; x - \tfrac{h}{2} \nabla E(x), h I)` and primes for values
-at x'. The middle is the error of the trapezoidal rule for :math:`E' - E`: r is of order
+with :math:`q(x' \mid x) = \mathcal{N}(x'; x - \tfrac{h}{2} \nabla E(x), h I)` and primes for
+values at x'. The middle is the error of the trapezoidal rule for :math:`E' - E`: r is of order
 :math:`h^{3/2}`. This is exact for every h: p is left unchanged by the transition.
 """
 
@@ -33,8 +33,8 @@ from torch import Tensor
 from .base import Info, Sampler, State
 from .streams import Stream
 from .. import checks
-from ..checks import align, dot
 from ..derivatives import EnergyLike, gradient
+from ..shapes import align, dot
 
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 

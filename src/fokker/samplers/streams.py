@@ -6,9 +6,9 @@ generator a point,
 .. math:: z_i \sim \mathcal{N}(0, I) \;\text{ of the stream with seed }\; s + i \bmod 2^{32} ,
 
 which draws for point i what it would draw alone: the same whatever the points beside it, their
-number, and the device. The generator of a CPU keeps 32 bits of its seed, so that hashed seeds would
-collide among :math:`10^5` points; seeds in a row do not. A draw costs about 6 μs a point, 30 μs for
-a 32×32 color image.
+number, and the device. The generator of a CPU keeps 32 bits of its seed, so that hashed seeds
+would collide among :math:`10^5` points; seeds in a row do not. A draw costs about 6 μs a point, 30
+μs for a 32×32 color image.
 """
 
 __all__ = ["Stream", "Streams"]

@@ -1,9 +1,9 @@
 r"""Export: a run of the studio as a run folder, with the script that makes it again.
 
-The folder is the one that `fokker.fit` wrote, copied, and is read by `fokker.load`, `fokker report` and
-`fokker evaluate`. Beside it lies `script.py`, which holds the configuration as Python and calls
-`fokker.fit` with it: on the same machine and versions it gives the same weights, bit for bit. Drawn
-points come along in `points.csv`.
+The folder is the one that `fokker.fit` wrote, copied, and is read by `fokker.load`,
+`fokker report` and `fokker evaluate`. Beside it lies `script.py`, which holds the configuration as
+Python and calls `fokker.fit` with it: on the same machine and versions it gives the same weights,
+bit for bit. Drawn points come along in `points.csv`.
 """
 
 __all__ = ["export", "script"]
@@ -14,8 +14,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..runs.config import Config, TableData
-from ..runs.folder import read_config, write_text
+from ..files import write_text
+from ..runs.config import Config
+from ..runs.folder import read_config
 from ..runs.toml import dumps
 
 WIDTH = 88
@@ -35,8 +36,6 @@ def classes(value: Any) -> dict[str, set[str]]:
 def source(value: Any, indent: int = 0) -> str:
     r"""Returns a configuration as Python, one argument a line where it is long. Arguments that are
     the defaults of their class are written too: a later version may change them."""
-    if isinstance(value, Path):
-        return 'str(here / "points.csv")'
     if not dataclasses.is_dataclass(value):
         return repr(value)
     fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
@@ -56,13 +55,13 @@ def script(config: Config, step: int) -> str:
         config: The configuration.
         step: The step after which it was stopped, or the last.
     """
-    if isinstance(config.data, TableData):
-        data = dataclasses.replace(config.data, path=Path("points.csv"))  # pyright: ignore
-        config = dataclasses.replace(config, data=data)
     imports = [
         f"from {module} import {', '.join(sorted(names))}"
         for module, names in sorted(classes(config).items())
     ]
+    made = source(config)
+    for file in config.data.files():  # they lie beside the script
+        made = made.replace(repr(file), f"str(here / {Path(file).name!r})")
     whole = step >= config.optimization.steps
     if whole:
         fit = 'run = fokker.fit(config, here / "again")'
@@ -75,7 +74,7 @@ def script(config: Config, step: int) -> str:
             "    run = fokker.load(stop.folder)"
         )
     new = "\n"
-    return f'''r"""A run of fokker studio. `python script.py` trains it anew, into the folder `again`."""
+    return f'''r"""A run of fokker studio. `python script.py` trains it again, into `again`."""
 
 import fokker
 import torch
@@ -84,7 +83,7 @@ import torch
 
 torch.set_num_threads(1)  # as in the studio
 here = Path(__file__).parent
-config = {source(config)}
+config = {made}
 {fit}
 print(run.weights, run.judged)
 '''
@@ -112,11 +111,10 @@ def export(run: Path, runs: Path, name: str, step: int) -> tuple[Path, str]:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run, partial)
-    if isinstance(config.data, TableData):
-        shutil.copy(config.data.path, partial / "points.csv")
-        moved = dataclasses.replace(config.data, path=str((target / "points.csv").resolve()))
-        config = dataclasses.replace(config, data=moved)
-        write_text(partial / "config.toml", dumps(config))
+    for file in config.data.files():
+        shutil.copy(file, partial / Path(file).name)
+    config = dataclasses.replace(config, data=config.data.moved(target.resolve()))
+    write_text(partial / "config.toml", dumps(config))
     text = script(config, step)
     write_text(partial / "script.py", text)
     partial.rename(target)

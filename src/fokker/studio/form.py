@@ -1,7 +1,8 @@
 r"""Forms: the typed settings of a run, described so that a page can show and send them back.
 
-The dataclasses are the one source: their fields, types, defaults and documentation become a tree of
-plain values, and what comes back is the image that `fokker.runs.toml` reads. A field is described by
+The dataclasses are the one source: their fields, types, defaults and documentation become a tree
+of plain values, and what comes back is the image that `fokker.runs.toml` reads. A field is
+described by
 
 =============  ==============================================================================
 `type`         `number`, `integer`, `flag`, `choice`, or `kind` where one of several classes,
@@ -46,9 +47,11 @@ def clean(text: str) -> str:
 def plain_math(text: str) -> str:
     r"""Returns a short formula in plain letters."""
     names = {
-        r"\sigma": "σ", r"\lambda": "λ", r"\varepsilon": "ε", r"\pm": "±", r"\geq": "≥", r"\leq": "≤",
+        r"\sigma": "σ", r"\lambda": "λ", r"\varepsilon": "ε", r"\pm": "±",
+        r"\geq": "≥", r"\leq": "≤",
         r"\beta": "β", r"\int": "∫", r"\log": "log", r"\approx": "≈", r"\to": "→", r"\nabla": "∇",
-        r"\Delta": "Δ", r"\,": " ", r"\cdot": "·", r"\theta": "θ", r"\tilde x": "x̃", r"\mathcal": "",
+        r"\Delta": "Δ", r"\,": " ", r"\cdot": "·", r"\theta": "θ",
+        r"\tilde x": "x̃", r"\mathcal": "",
     }  # fmt: skip
     for name, letter in names.items():
         text = text.replace(name, letter)

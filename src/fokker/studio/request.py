@@ -1,9 +1,9 @@
 r"""Requests: what a page asks for, checked before anything is built from it.
 
 Nothing of a request is trusted. Text becomes plain values, plain values become a `Config` through
-`fokker.runs.toml`, which knows every name and type, and its numbers must lie within the bounds below,
-which keep one step of training under a second or so. A page cannot name files, devices or folders.
-Every fault is a `ValueError` with one line that says what was expected.
+`fokker.runs.toml`, which knows every name and type, and its numbers must lie within the bounds
+below, which keep one step of training under a second or so. A page cannot name files, devices or
+folders. Every fault is a `ValueError` with one line that says what was expected.
 """
 
 __all__ = ["BOUNDS", "LIMIT", "MOST_POINTS", "Job", "parse", "read"]

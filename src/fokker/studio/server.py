@@ -2,9 +2,9 @@ r"""The server: the page, and a socket for each that is open.
 
 It listens on the loopback address alone. That does not keep other web pages in the same browser
 from calling it, so two headers are checked on every call: `Host` must name this machine, or a page
-elsewhere could reach it by a name that it points here (DNS rebinding); and the `Origin` of a socket
-must be the page that this server sent. Nothing is fetched from anywhere else, and a page may not be
-framed.
+elsewhere could reach it by a name that it points here (DNS rebinding); and the `Origin` of a
+socket must be the page that this server sent. Nothing is fetched from anywhere else, and a page
+may not be framed.
 """
 
 __all__ = ["app", "serve"]

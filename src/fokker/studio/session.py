@@ -1,9 +1,9 @@
 r"""Sessions: one open page, its requests, and the workers that answer them.
 
-A page has one or two sides, each with a worker of its own, so that a comparison trains on two cores.
-Whatever a page sends, it gets an answer or one line that says what was expected, and the session
-goes on. All that a session makes lies in a temporary folder, which goes with it; `export` copies a
-run to where the server keeps runs.
+A page has one or two sides, each with a worker of its own, so that a comparison trains on two
+cores. Whatever a page sends, it gets an answer or one line that says what was expected, and the
+session goes on. All that a session makes lies in a temporary folder, which goes with it; `export`
+copies a run to where the server keeps runs.
 """
 
 __all__ = ["Session"]
@@ -23,8 +23,8 @@ from typing import Any
 from .export import export
 from .request import SIDES, integer, only, parse, read
 from .worker import work
+from ..files import write_text
 from ..runs.config import Config, TableData
-from ..runs.folder import write_text
 from ..runs.toml import kind_of
 
 SPAWN = multiprocessing.get_context("spawn")  # torch has threads, which a fork would break
@@ -163,9 +163,9 @@ class Session:
             raise ValueError(
                 f"expected a run that is done or stopped, got one that is {side.state}"
             )
-        data = side.config.data
-        what = "points" if isinstance(data, TableData) else getattr(data, "name", "data")
-        name = f"studio-{what}-{kind_of(side.config.objective)}-{side.config.seed}"
+        name = (
+            f"studio-{side.config.data.title}-{kind_of(side.config.objective)}-{side.config.seed}"
+        )
         made = await asyncio.to_thread(export, side.folder, self.runs, name, side.step)
         answer = {
             "op": "exported",
@@ -176,8 +176,8 @@ class Session:
         await self.send_json(answer)
 
     def close(self) -> None:
-        r"""Ends the workers and removes what they made. Nothing in it waits for the event loop, which
-        may be about to end itself."""
+        r"""Ends the workers and removes what they made. Nothing in it waits for the event loop,
+        which may be about to end itself."""
         sides, self.sides = list(self.sides.values()), {}
         for side in sides:
             if side.listening is not None:

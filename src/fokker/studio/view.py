@@ -4,7 +4,8 @@ A `View` knows the window, the truth (an exact density, or drawn points) and the
 an energy it makes
 
 - a **frame**: the log-density on a grid, normalized by a sum over it and over coarser cells all
-  about, three times as wide, so that mass outside the window counts; the score at the nodes of a coarser one;
+  about, three times as wide, so that mass outside the window counts; the score at the nodes of a
+  coarser one;
   particles after a few steps of MALA; and how far the model is from the truth;
 - its **evolution** under Brownian motion, :math:`E^{(t)}`, exact on the grid, beside one Taylor
   step :math:`E + \tfrac{t}{2} (\Delta E - \|\nabla E\|^2)`, whose error is of order :math:`t^2`;
@@ -27,28 +28,24 @@ import torch
 from torch import Tensor
 from typing import Any
 
-from .. import checks
-from ..analytic import GaussianMixture
 from ..derivatives import EnergyLike, Exact, score, value
-from ..energies import Energy
 from ..grid import Grid
 from ..metrics import fisher_gap
 from ..objectives.cd import langevin
 from ..runs.config import Config
 from ..samplers import MALA
-from ..tasks import TableTask, ToyTask, task_of
+from ..shapes import dot
+from ..tasks import task_of
 
 SIZE = 80  # cells a side of a frame
 ARROWS = 19  # of the score, a side
 PARTICLES = 250
 MOVES = 2  # of a particle, a frame
-JUDGED = 250  # points of data by which the score is judged, a frame
 RANGE = 30.0  # nats that a log-density spans
 DEPTH = 16.0  # nats that a log-density of an animation spans
 TIMES = 25  # of an animation
 WIDE = 1.5  # the window of an animation, in those of a frame
 CUT = 25.0  # nats above its least value at which an energy is flat, far from all mass
-DRAWN_WINDOW, DRAWN_BLUR = 1.3, 0.05  # half-width, and std of the points as a density
 
 
 def pack(header: dict[str, Any], **arrays: np.ndarray) -> bytes:
@@ -85,21 +82,10 @@ class View:
     """
 
     def __init__(self, config: Config) -> None:
-        task = task_of(config)
-        if not isinstance(task, ToyTask | TableTask) or task.shape != (2,):
-            raise ValueError(f"expected data in the plane, got {config.data}")
-        self.task, self.shape = task, task.shape
+        self.view = view = task_of(config).load().plane()
+        self.shape = (2,)
+        self.half, self.data, self.scores = view.half, view.data, view.scores
         self.generator = torch.Generator().manual_seed(config.seed)
-        if isinstance(task, ToyTask):
-            data = task.data
-            self.half = min(1.1 * data.box(3.0), 6 * data.scale)
-            self.step = (0.5 * data.scale * max(data.noise, 0.1)) ** 2
-            self.data = data.sample(2000, self.generator, dtype=torch.float32)
-            smooth = data.noise > 0
-            self.scores = data.score(self.data[:JUDGED]) if smooth else None
-        else:
-            self.half, self.step, self.scores = DRAWN_WINDOW, 0.02**2, None
-            self.data = task.values
         self.grid = Grid(-self.half, self.half, SIZE)
         around = Grid(-3 * self.half, 3 * self.half, 36)  # its edges meet those of the window
         centers = around.points(torch.float32)
@@ -109,28 +95,16 @@ class View:
         cells[: SIZE**2] = self.grid.cell
         self.log_cells = torch.log(cells)
         self.nodes = Grid(-self.half, self.half, ARROWS).points(torch.float32)
-        self.truth = self.true_energy(self.grid) if isinstance(task, ToyTask) else None
+        self.truth = view.true_energy(self.grid) if view.exact else None
         self.off = None if self.truth is None else off_data(self.grid, self.truth)
         u = torch.rand(PARTICLES, 2, generator=self.generator)
         self.particles = self.half * (2 * u - 1)
-        self.sampler = MALA(self.step)
+        self.sampler = MALA(view.step)
 
-    def true_energy(self, grid: Grid) -> Tensor:
-        r"""Returns the energy of the data at the centers of a grid: exact, or of the drawn points
-        blurred a little."""
-        if isinstance(self.task, ToyTask):
-            return -torch.log(self.task.data.density(grid.axis()).flatten().clamp_min(1e-300))
-        n = len(self.data)
-        width = DRAWN_BLUR**2 * torch.eye(2, dtype=torch.float64).expand(n, 2, 2)
-        law = GaussianMixture(self.data.double(), width, torch.full((n,), 1 / n).double())
-        return grid.evaluate(law, chunk=4096)
-
-    def plane(self, energy: Energy) -> EnergyLike:
-        r"""Returns an energy of points of the plane: a table is trained on in its own units."""
-        if isinstance(self.task, ToyTask):
-            return energy
-        standardize = self.task.standardize
-        return lambda x: value(energy, standardize(x))
+    def plane(self, energy: Any) -> EnergyLike:
+        r"""Returns an energy of points of the plane: a table is trained in units of its own."""
+        units = self.view.units
+        return lambda x: value(energy, units(x))
 
     def start(self, header: dict[str, Any]) -> bytes:
         r"""Returns the message that describes the window and the data."""
@@ -141,7 +115,7 @@ class View:
             arrays["truth"], about["truth_top"] = image, top
         return pack({**header, **about}, **arrays)
 
-    def frame(self, energy: Energy, header: dict[str, Any], losses: list[float]) -> bytes:
+    def frame(self, energy: Any, header: dict[str, Any], losses: list[float]) -> bytes:
         r"""Returns the message of a frame, after the particles have moved.
 
         Arguments:
@@ -175,7 +149,7 @@ class View:
         self.particles = state.x
 
     def judge(
-        self, energy: Energy, plane: EnergyLike, logs: Tensor, log_z: float
+        self, energy: Any, plane: EnergyLike, logs: Tensor, log_z: float
     ) -> dict[str, float | None]:
         r"""Returns how far an energy is from the truth.
 
@@ -190,17 +164,14 @@ class View:
             # all of the truth is in the window, so what the model has outside adds its logarithm
             inside = float(self.grid.log_normalizer(-logs))
             found = {"kl": float(self.grid.kl(self.truth, -logs)) - inside, "off_mass": 1 - on}
-            if isinstance(self.task, ToyTask) and self.scores is not None:
+            if self.scores is not None:
                 truth = self.scores
-                found["fisher_gap"] = fisher_gap(plane, lambda x: truth, self.data[:JUDGED])
+                found["fisher_gap"] = fisher_gap(plane, lambda x: truth, self.data[: len(truth)])
         else:
-            task = self.task
-            assert isinstance(task, TableTask)
-            shift = log_z  # of the density in the units of the plane
-            with torch.no_grad():
-                parts = {"nll_train": task.train, "nll_validation": task.validation}
+            with torch.no_grad():  # in the units of the plane
                 found = {
-                    k: float(value(energy, z).double().mean()) + shift for k, z in parts.items()
+                    name: float(value(energy, z).double().mean()) + log_z
+                    for name, z in self.view.rows.items()
                 }
         return {name: finite(number) for name, number in found.items()}
 
@@ -212,9 +183,9 @@ class View:
         inner = torch.arange(30, 150)
         return grid, shown, (inner[:, None] * 180 + inner).flatten()
 
-    def evolve(self, energy: Energy, header: dict[str, Any]) -> bytes:
-        r"""Returns the evolution of the learned energy under Brownian motion, exact and by one Taylor
-        step.
+    def evolve(self, energy: Any, header: dict[str, Any]) -> bytes:
+        r"""Returns the evolution of the learned energy under Brownian motion, exact and by one
+        Taylor step.
 
         The error of the step, in nats, is the mean of :math:`|E_{Taylor} - E^{(t)}|` under the
         evolved density.
@@ -224,7 +195,7 @@ class View:
         with torch.no_grad():
             for x in grid.points(torch.float32).split(8192):
                 jet = Exact()(plane, x)
-                rate = (jet.laplacian - checks.dot(jet.gradient, jet.gradient)) / 2
+                rate = (jet.laplacian - dot(jet.gradient, jet.gradient)) / 2
                 parts.append(torch.stack((jet.energy, rate)).double())
         e, rate = torch.cat(parts, dim=1)
         e = e + grid.log_normalizer(
@@ -258,13 +229,13 @@ class View:
         }
         return pack({**header, **about, "times": times, "errors": errors}, **images)
 
-    def meet(self, energy: Energy, header: dict[str, Any]) -> bytes:
+    def meet(self, energy: Any, header: dict[str, Any]) -> bytes:
         r"""Returns how data and model meet, by Langevin dynamics and by a common diffusion."""
         plane, (grid, shown, inner) = self.plane(energy), self.wide()
         generator = torch.Generator().manual_seed(0)
         data, model = (
             (e + grid.log_normalizer(e)).double()
-            for e in (self.true_energy(grid), grid.evaluate(plane, torch.float32))
+            for e in (self.view.true_energy(grid), grid.evaluate(plane, torch.float32))
         )
         share = torch.linspace(0, 1, TIMES).double() ** 3.2  # of the time: much happens early
         times = [float(t) for t in (0.8 * self.half) ** 2 * share]
@@ -324,7 +295,7 @@ class View:
                 z = torch.randn(PARTICLES, 2, generator=generator)
                 paths[name].append(paths[name][-1] + math.sqrt(times[i] - times[i - 1]) * z)
             lapse = clock[i] - clock[i - 1]
-            steps = max(1, math.ceil(lapse / (2.5 * self.step)))
+            steps = max(1, math.ceil(lapse / (2.5 * self.view.step)))
             h = torch.tensor(lapse / steps)
             x = langevin(plane, paths["langevin"][-1], steps, h, generator)
             paths["langevin"].append(x)

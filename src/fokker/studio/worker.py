@@ -30,9 +30,8 @@ from torch import Tensor
 from typing import Any
 
 from .view import View
-from ..runs.checkpoints import first_line
+from ..files import first_line
 from ..runs.config import Config
-from ..runs.folder import build
 from ..runs.training import Interrupted, fit
 
 AHEAD = 3  # frames on their way
@@ -138,7 +137,7 @@ class Worker:
         self.job, self.ahead = job, 0
         try:
             self.view = View(config)
-            self.energy = build(config, self.view.shape).requires_grad_(False)
+            self.energy = config.build(self.view.shape).requires_grad_(False)
             steps = config.optimization.steps
             about = {"op": "start", "side": self.side, "job": job, "steps": steps}
             self.connection.send(("frame", self.view.start(about)))

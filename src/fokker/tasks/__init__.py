@@ -1,18 +1,53 @@
-r"""Tasks: what a run is trained on, and how it is judged."""
+r"""Tasks: what each kind of data means for a run, one file per kind.
 
-from .base import Task
+A new kind of data is one file: a frozen dataclass under `fokker.runs.config.Data`, a `Task`, and
+`register`.
+"""
+
+from .base import Line, Plane, PointTask, Run, Task
 from .image import ImageTask
-from .planar import ToyTask
 from .table import TableEnergy, TableTask, energies
-from ..runs.config import Config, TableData, ToyData
+from .toy import ToyTask
+from ..runs.config import DATA, Config, Data, ImageData, TableData, ToyData
 
-__all__ = ["ImageTask", "TableEnergy", "TableTask", "Task", "ToyTask", "energies", "task_of"]
+__all__ = [
+    "TASKS",
+    "ImageTask",
+    "Line",
+    "Plane",
+    "PointTask",
+    "Run",
+    "TableEnergy",
+    "TableTask",
+    "Task",
+    "ToyTask",
+    "energies",
+    "register",
+    "task_of",
+]
+
+TASKS: dict[type[Data], type[Task]] = {
+    ToyData: ToyTask,
+    TableData: TableTask,
+    ImageData: ImageTask,
+}
+
+
+def register(name: str, data: type[Data], task: type[Task]) -> None:
+    r"""Adds a kind of data.
+
+    Arguments:
+        name: The name under which a configuration saves it.
+        data: The frozen dataclass that describes such data.
+        task: The class of its task.
+    """
+    if DATA.get(name, data) is not data:
+        raise ValueError(
+            f"expected a name that is free, got {name!r}, that of {DATA[name].__name__}"
+        )
+    DATA[name], TASKS[data] = data, task
 
 
 def task_of(config: Config) -> Task:
-    r"""Returns the task of a configuration."""
-    if isinstance(config.data, ToyData):
-        return ToyTask(config.data.build())
-    if isinstance(config.data, TableData):
-        return TableTask(config.data, config.seed)
-    return ImageTask(config.data, config.objective, config.preview)
+    r"""Returns the task of a configuration; its data is not loaded."""
+    return TASKS[type(config.data)](config)

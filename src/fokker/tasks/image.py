@@ -1,36 +1,49 @@
 r"""The task of a set of images.
 
 Training images are drawn at random from the training split, kept on the device as bytes; an energy
-is judged by denoising images of the test split at three levels, by the mean over images of the RMSE,
-pixels in [−1, 1] (`fokker.images.denoise`, without clipping). An energy of one level is judged by its
-one-step rule. The number of images is small while training; a study judges on more. Each rank denoises
-its share of them (`fokker.compute.ranks`), with the noise that one rank would give them.
+is judged by denoising images of the test split at three levels, by the mean over images of the
+RMSE, pixels in [−1, 1] (`fokker.images.denoise`, without clipping). An energy of one level is
+judged by its one-step rule. The number of images is small while training; a study judges on more.
+Each rank denoises its share of them (`fokker.compute.ranks`), with the noise that one rank would
+give them.
 
-An energy of every level may leave a **preview** in `previews/step-K.png` at each evaluation: samples of
-one seed, so that their change shows what training does. It is drawn after the run is saved.
+An energy of every level may leave a **preview** in `previews/step-K.png` at each evaluation:
+samples of one seed, so that their change shows what training does. It is drawn after the run is
+saved.
 """
 
-__all__ = ["LEVELS", "ImageTask", "level_of", "levels_of", "noisy"]
+__all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
 
 import math
 import torch
+import warnings
 
+from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
+from typing import Any, Self
 
-from .base import Task
-from ..compute.ranks import ALONE, Ranks
+from .base import Line, Run, Task
+from .options import Denoising, Drawing, Evaluation
+from .. import checks, objectives
+from ..compute.field import CompiledField
+from ..compute.ranks import ALONE, Ranks, join
 from ..data.images import Images, read_images
-from ..data.picture import save_png, to_float
+from ..data.picture import place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
-from ..energies import Energy
-from ..images.denoise import denoise, rmse
-from ..objectives import Denoising, LevelDCD, Noisy, Objective
+from ..files import save_npy
+from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
+from ..images.generate import bits_of, generate, residuals_of
+from ..images.quality import described, judge_images, reference_of
+from ..metrics import load_inception
+from ..networks import UNetDenoiser, UNetEnergy
+from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
-from ..runs.config import ImageData
-from ..samplers import Heun
+from ..runs.config import Config, ImageData
+from ..samplers import Field, Guided, Heun
 
-LEVELS = (0.3, 0.6, 0.9)  # the paper's
+SHOWN = 10  # images in the report
+PREVIEWS = 4  # grids of samples in the report
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
 
 
@@ -44,37 +57,180 @@ def level_of(objective: Objective) -> float | None:
 
 
 def levels_of(objective: Objective) -> tuple[float, float]:
-    r"""Returns the lowest and the highest of many noise levels drawn as an objective draws them."""
-    if not isinstance(objective, LevelDCD | Noisy | Denoising):
+    r"""Returns the lowest and the highest of many noise levels drawn as an objective draws
+    them."""
+    if not isinstance(objective, LevelDCD | Noisy | objectives.Denoising):
         names = "LevelDCD, Noisy or Denoising"
         raise ValueError(f"expected an objective with a noise level, {names}, got {objective!r}")
     levels = draw(objective.level, torch.zeros(4096, 1), torch.Generator().manual_seed(0))
     return float(levels.min()), float(levels.max())
 
 
-def noisy(clean: Tensor, sigma: float, seed: int = 0) -> Tensor:
-    r"""Returns images with noise, the same for the same seed on any device."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(clean.shape, generator=generator)
-    return clean + sigma * noise.to(clean.device)
+def check_trained(run: Run) -> None:
+    r"""Raises unless a run is an energy of images at every level, with weights that training has
+    changed."""
+    model = run.energy
+    if not isinstance(model, UNetEnergy | UNetDenoiser):
+        raise ValueError(
+            f"expected an energy of images at every noise level to draw from, got {run.path},"
+            f" a {type(model).__name__}"
+        )
+    start = run.config.build(run.shape).state_dict()
+    if all(torch.equal(v.cpu().to(start[k]), start[k]) for k, v in model.state_dict().items()):
+        raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
+
+
+def guided(
+    run: Run, guide: tuple[Run, float] | None, device: torch.device | str, exact: bool = False
+) -> Any:
+    r"""Returns the energy of a run on a device, guided away from that of a worse one if there is
+    one (`fokker.samplers.guidance`).
+
+    Arguments:
+        run: The run.
+        guide: The worse run and the weight of guidance.
+        device: The device.
+        exact: Whether values of the energy count, see `Run.energy_on`.
+    """
+    energy = run.energy_on(device, exact)
+    if guide is None:
+        return energy
+    return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
 
 
 class ImageTask(Task):
-    r"""Creates the task of a set of images.
+    r"""Creates the task of a set of images."""
 
-    Arguments:
-        data: The set.
-        objective: The objective, which says at what level an energy of one level is.
-        shown: The number of samples in a preview; none if zero.
-    """
-
+    kind = "images"
     merit = "rmse_0.3"
 
-    def __init__(self, data: ImageData, objective: Objective, shown: int = 0) -> None:
-        self.data, self.level, self.shown = data, level_of(objective), shown
-        # both at once: a fault of the test images is found before there is anything to lose
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert isinstance(config.data, ImageData)
+        self.data, self.level = config.data, level_of(config.objective)
+
+    # --- without data ---
+
+    def describe(self, line: Line) -> str:
+        errors = {k: v for k, v in line.items() if k.startswith("rmse_")}
+        shown = [f"{'none' if v is None else f'{v:.4f}'} at {k[5:]}" for k, v in errors.items()]
+        return f"step {line['step']}: RMSE of denoised test images {', '.join(shown)}"
+
+    def draw(self, run: Run, drawing: Drawing, guide: tuple[Run, float] | None) -> str | None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        n, out = drawing.place(64, Path("samples.png"), (".png", ".npy"))
+        check_trained(run)
+        with join(drawing.device) as ranks:
+            energy = guided(run, guide, ranks.device, drawing.sampling.corrector > 0)
+            batches = -(-len(ranks.among(n)) // drawing.batch)
+            console = Console(stderr=True)
+            hidden = not (ranks.first and console.is_terminal)
+            with Progress(console=console, transient=True, disable=hidden) as bar:
+                shown = bar.add_task(
+                    "drawing", total=batches * drawing.sampling.flow(1).evaluations
+                )
+                kind = CompiledField if drawing.compile else Field
+                field = kind(energy, lambda: bar.advance(shown))
+                drawn = generate(
+                    field,
+                    n,
+                    run.shape,
+                    drawing.sampling,
+                    drawing.seed,
+                    drawing.batch,
+                    device=ranks.device,
+                    ranks=ranks,
+                )
+            if not ranks.first:
+                return None
+        if out.suffix == ".npy":
+            save_npy(out, drawn.images.numpy())
+        else:
+            save_png(out, to_float(drawn.images))
+        rate = "" if drawn.acceptance is None else f", acceptance {drawn.acceptance:.2f}"
+        also = "" if guide is None else " and as many of the guide"
+        return (
+            f"{n} images: {out}, {drawn.evaluations} evaluations per image{also},"
+            f" {drawn.seconds:.1f} s{rate}, by {run.weights}"
+        )
+
+    def check_guide(self, run: Run, guide: Run) -> None:
+        check_trained(guide)
+        if guide.shape != run.shape:
+            raise ValueError(
+                f"expected a guide for images of shape {run.shape}, got {guide.path}, one for"
+                f" {guide.shape}"
+            )
+        if guide.task.title != self.title:
+            warnings.warn(
+                f"expected a guide of the same images, {self.title}, got {guide.path}, one of"
+                f" {guide.task.title}",
+                stacklevel=2,
+            )
+
+    def denoise(self, run: Run, picture: Path, out: Path, denoising: Denoising) -> str:
+        places, level, sigma = self.places(picture, out, denoising), self.level, denoising.sigma
+        if denoising.rule is not None:
+            checks.one_of(RULES, rule=denoising.rule)
+            if level is None:
+                expected = f"no rule for {run.path}, an energy of every level"
+                raise ValueError(f"expected {expected}, got {denoising.rule!r}")
+        x, said = read_png(picture), []
+        if denoising.add_noise is not None:
+            x = noisy(x, denoising.add_noise)
+            save_png(places[1], x)
+            said.append(f"noisy: {places[1]}")
+        energy, device = run.energy_on(denoising.device), torch.device(denoising.device)
+        rule = denoising.rule or "one-step"
+        try:
+            clean, sigma = denoise_picture(
+                energy, x.to(device), run.shape, sigma, level, rule=rule
+            )
+        except ValueError as error:
+            raise ValueError(f"{picture}: {error}") from error
+        low, high = levels_of(run.config.objective)
+        seen = sigma * math.sqrt(run.shape[0]) if len(x) < run.shape[0] else sigma
+        if level is None and not 0.99 * low <= seen <= 1.01 * high:
+            grey = "" if len(x) == run.shape[0] else ", as a grey picture has in a colour energy"
+            warnings.warn(
+                f"expected noise of a level that was trained on, {low:.2g} to {high:.2g}, got"
+                f" {seen:.3g}{grey}; the result is a guess",
+                stacklevel=2,
+            )
+        save_png(out, clean.cpu())
+        source = "given" if denoising.sigma is not None else "estimated"
+        by = "" if level is None else f", by the rule {rule} from level {level:.3g}"
+        return "\n".join([*said, f"noise {sigma:.3g} ({source}){by}: {out}"])
+
+    def places(self, picture: Path, out: Path, denoising: Denoising) -> list[Path]:
+        r"""Returns the files that are written, none of them the picture that is read."""
+        places = [place_of_png(out)]
+        if denoising.add_noise is not None:
+            places.append(place_of_png(out.with_stem(f"{out.stem}-noisy")))
+        for place in places:
+            checks.another(place, picture, "the picture")
+        return places
+
+    def shippable(self, run: Run) -> Config:
+        check_trained(run)
+        return replace(
+            run.config,
+            data=replace(self.data, source=Path(self.data.source).name, data_dir=None),
+            network=replace(run.config.network, precision="float32"),  # pyright: ignore
+            device="cpu",
+            compile=False,
+            slices=1,
+        )
+
+    # --- with data ---
+
+    def load(self) -> Self:
+        # both splits at once: a fault of the test images is found before there is anything to lose
         self.images: dict[str, Images] = {split: self.read(split) for split in SPLITS}
         self.shape = self.images["train"].shape
+        return self
 
     def read(self, split: str) -> Images:
         return read_images(self.data.source, split, self.data.data_dir, size=self.data.size)
@@ -93,19 +249,17 @@ class ImageTask(Task):
         r"""Returns the first n test images, in [−1, 1]."""
         return to_float(self.pixels("test")[:n]).to(device)
 
-    def judge(
-        self, energy: Energy, device: torch.device, ranks: Ranks = ALONE
-    ) -> dict[str, float | None]:
+    def judge(self, energy: Any, device: torch.device, ranks: Ranks = ALONE) -> Line:
         count = FEW if device.type == "cpu" else JUDGED
         clean = ranks.each(lambda: self.test(count, device))
         mine = ranks.among(len(clean))
-        own = slice(mine.start, mine.stop)
+        mine_only = slice(mine.start, mine.stop)
 
         def share() -> Tensor:
             found = torch.zeros(len(mine), len(LEVELS), dtype=torch.float64)
             for k, sigma in enumerate(LEVELS if mine else ()):
-                out = denoise(energy, noisy(clean, sigma)[own], sigma, self.level)
-                found[:, k] = rmse(out, clean[own])
+                out = denoise(energy, noisy(clean, sigma)[mine_only], sigma, self.level)
+                found[:, k] = rmse(out, clean[mine_only])
             return found
 
         means = ranks.collect(ranks.each(share)).mean(0).tolist()
@@ -113,22 +267,25 @@ class ImageTask(Task):
         return {k: v if math.isfinite(v) else None for k, v in line.items()}
 
     def preview(
-        self,
-        energy: Energy,
-        device: torch.device,
-        folder: Path,
-        step: int,
-        ranks: Ranks = ALONE,
+        self, energy: Any, device: torch.device, folder: Path, step: int, ranks: Ranks = ALONE
     ) -> None:
-        if not self.shown:
+        if not self.config.preview:
             return
-        mine, generator = ranks.among(self.shown), torch.Generator().manual_seed(0)
-        own = {"first": mine.start, "device": device, "dtype": torch.float32}
+        mine, generator = ranks.among(self.config.preview), torch.Generator().manual_seed(0)
 
         def share() -> Tensor:
             if not mine:
                 return torch.zeros(0, *self.shape)
-            return Heun().run(energy, len(mine), self.shape, generator, **own).samples.cpu()
+            drawn = Heun().run(
+                energy,
+                len(mine),
+                self.shape,
+                generator,
+                first=mine.start,
+                device=device,
+                dtype=torch.float32,
+            )
+            return drawn.samples.cpu()
 
         x, place = ranks.collect(ranks.each(share)), folder / "previews"
 
@@ -137,3 +294,123 @@ class ImageTask(Task):
             save_png(place / f"step-{step:08d}.png", x)
 
         ranks.once(write)
+
+    def evaluate(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        line, said = self.judge_run(run, ranks)
+        if not evaluation.asked:
+            return line, said
+        check_trained(run)
+        for name in evaluation.asked:
+            more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
+            line |= more
+            said += words
+        return line, said
+
+    def evaluate_residual(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns how much the energies of neighboring levels disagree."""
+        test = self.pixels("test")[: evaluation.residual]
+        levels = residuals_of(
+            run.energy_on(ranks.device, exact=True),
+            test,
+            evaluation.batch,
+            evaluation.seed,
+            ranks.device,
+        )
+        told = (
+            f"{f'{v**0.5:.3g} nats' if v > 0 else 'none to be seen'} at {sigma}"
+            for sigma, v in levels.items()
+        )
+        words = (
+            f"Fokker-Planck residual, its std times σ² over {len(test):,} noisy test images:"
+            f" {', '.join(told)}"
+        )
+        return {f"residual_{sigma}": v for sigma, v in levels.items()}, [words]
+
+    def evaluate_bpd(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns the likelihood of test images."""
+        test, sampling = self.pixels("test")[: evaluation.bpd], evaluation.sampling
+        bits, error = bits_of(
+            run.energy_on(ranks.device, exact=True),
+            test,
+            self.pixels("train"),
+            sampling,
+            evaluation.batch,
+            evaluation.seed,
+            ranks.device,
+            ranks=ranks,
+        )
+        words = (
+            f"{bits:.3f} ± {error:.3f} bits per dimension ({len(test):,} test images with uniform"
+            f" noise, by the flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
+        )
+        return {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}, [words]
+
+    def evaluate_fid(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns how near samples are to the training images; on the first rank."""
+        device, batch, sampling = ranks.device, evaluation.batch, evaluation.sampling
+        assert evaluation.fid is not None
+        extractor = ranks.each(
+            lambda: load_inception(evaluation.inception, evaluation.convention, device)
+        )
+        drawn = generate(
+            guided(run, guide, device, sampling.corrector > 0),
+            evaluation.fid,
+            run.shape,
+            sampling,
+            evaluation.seed,
+            batch,
+            device=device,
+            ranks=ranks,
+        )
+        features = described(drawn.images, extractor, batch, ranks)
+        if not ranks.first:  # the reference is computed once per set, by the first
+            return {}, []
+        reference = reference_of(self.images["train"], extractor, batch)
+        fid, kid = judge_images(features, reference, extractor)
+        line: Line = {"fid": fid.value, "fid_n": evaluation.fid, "convention": fid.convention}
+        line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
+        words, also = [], ""
+        if guide is not None:
+            name, also = str(guide[0].path), " and as many of the guide"
+            line |= {"guide": name, "guidance": guide[1]}
+            words = [f"guided by {name}, weight {guide[1]:g}"]
+        return line, [*words, f"{fid}, {drawn.evaluations} evaluations per image{also}", str(kid)]
+
+    def report(self, run: Run) -> str:
+        from .reports import image as figures
+        from .reports.page import embed, picture, rows
+
+        clean = self.test(SHOWN, torch.device("cpu"))
+        lines, numbers = {"clean": clean}, []
+        for sigma in LEVELS:
+            x = noisy(clean, sigma)
+            out = denoise(run.energy, x, sigma, self.level)
+            lines |= {f"σ = {sigma}": x, "denoised" + " " * len(lines): out}
+            found = errors(out, clean)
+            numbers.append([str(sigma), *("none" if v is None else f"{v:.4g}" for v in found)])
+        pictures = embed(figures.strip(lines), run.path / "denoised.png", "denoised images")
+        curves = figures.curves_figure(run.metrics, LEVELS)
+        previews = sorted((run.path / "previews").glob("step-*.png"))
+        shown = previews[:: -max(1, math.ceil(len(previews) / PREVIEWS))][
+            ::-1
+        ]  # the last among them
+        drawings = "".join(
+            f"<h2>Samples after step {int(path.stem[5:])}</h2>\n{picture(path, 'samples')}\n"
+            for path in shown
+        )
+        these = f"these {len(clean)} test images" if len(clean) > 1 else "this one test image"
+        header = ("σ", "mean of RMSE", "RMSE of mean", "PSNR, dB", "SSIM")
+        return f"""{drawings}<h2>Denoising</h2>
+{pictures}
+<h2>Errors of {these}</h2>
+{rows(numbers, header)}
+<h2>Training</h2>
+{embed(curves, run.path / "curves.png", "curves of training")}"""

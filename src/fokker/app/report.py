@@ -1,21 +1,32 @@
-r"""The page of a report: its look, its pictures, its tables."""
+r"""Reports: one self-contained HTML file per run, to be looked at and passed on.
 
-__all__ = ["embed", "figure", "picture", "rows", "write_page"]
+The task of a run writes the body (`fokker.tasks`): on a 2-D set, the true and the learned density,
+the energy with its score, samples and the curves of training; on a table, columns of the data and
+of samples, log-densities and the most unusual rows; on images, test images clean, noisy and
+denoised. The page adds the title, divergences, diagnostics and the configuration. Pictures are
+inside the file; it follows the reader's choice of light or dark.
+"""
 
-import base64
+__all__ = ["Report", "write_report"]
+
 import html
-import io
+import matplotlib as mpl
+import tyro
 
-from collections.abc import Iterable, Sequence
-from matplotlib.figure import Figure
+from dataclasses import dataclass
 from pathlib import Path
 
-from ... import __version__
-from ...runs.folder import Run
-from ...runs.toml import dumps
+from .. import __version__
+from ..runs.loading import load
+from ..runs.toml import dumps
+from ..tasks import Run
+from ..tasks.reports.page import put, rows
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fcfcf9; --line: #d9d9d2; --mute: #666; }
+:root {
+  color-scheme: light dark;
+  --ink: #1b1b1f; --paper: #fcfcf9; --line: #d9d9d2; --mute: #666;
+}
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8e6e1; --paper: #16171a; --line: #34363b; --mute: #9a9a95; }
 }
@@ -33,48 +44,26 @@ pre { overflow-x: auto; font-size: .8rem; border: 1px solid var(--line); padding
 """
 
 
-def figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+@dataclass(frozen=True)
+class Report:
+    """Write the report of a trained run again."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+
+    def run(self) -> None:
+        print(write_report(load(self.run_folder)))
 
 
-def put(path: Path, data: bytes) -> None:
-    r"""Writes a file of a report, or says which folder it could not be written to."""
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise OSError(
-            f"expected a folder that a report can be written to, got {path.parent}: {error};"
-            " the run itself is kept"
-        ) from error
+def write_report(run: Run) -> Path:
+    r"""Writes `report.html` and its pictures into the folder of a run, and returns its path.
 
-
-def embed(fig: Figure, path: Path, alt: str) -> str:
-    r"""Saves a figure as a picture of its own and returns it as an HTML image."""
-    buffer = io.BytesIO()
-    fig.savefig(buffer, dpi=140, format="png")
-    put(path, buffer.getvalue())
-    code = base64.b64encode(buffer.getvalue()).decode()
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{code}">'
-
-
-def picture(path: Path, alt: str) -> str:
-    r"""Returns a PNG file as an HTML image, pixels kept sharp."""
-    code = base64.b64encode(path.read_bytes()).decode()
-    return (
-        f'<img alt="{html.escape(alt)}" style="image-rendering: pixelated"'
-        f' src="data:image/png;base64,{code}">'
-    )
-
-
-def rows(lines: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
-    r"""Returns an HTML table."""
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-    content = [row(header, "th")] if header else []
-    content += [row(line, "td") for line in lines]
-    return f'<div class="wide"><table>{"".join(content)}</table></div>'
+    Arguments:
+        run: A run. Its energy is moved to the CPU.
+    """
+    run.energy.cpu()
+    with mpl.rc_context({"font.size": 9, "font.family": "serif"}):
+        return write_page(run, run.loaded().report(run))
 
 
 def events(run: Run) -> str:
@@ -106,9 +95,9 @@ def diagnostics(run: Run) -> str:
     return f"<h2>Diagnostics</h2>{rows(lines)}"
 
 
-def write_page(run: Run, title: str, body: str) -> Path:
-    r"""Writes the report of a run, with a body of HTML, and returns its path."""
-    kind, name = type(run.config.objective).__name__, html.escape(title)
+def write_page(run: Run, body: str) -> Path:
+    r"""Writes the page of a report, with a body of HTML, and returns its path."""
+    kind, name = type(run.config.objective).__name__, html.escape(run.task.title)
     page = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{name} · {kind} · fokker</title><style>{STYLE}</style>

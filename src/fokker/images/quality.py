@@ -1,28 +1,28 @@
 r"""How near generated images are to a set: FID and KID against statistics that are kept.
 
-The moments of the features of a whole set, in float64, and the features of :math:`10^4` of its images
-for the kernel distance are kept in the cache (`fokker.data.cache`) under the hash of the pixels, the
-weights of the network and the convention: they are computed once a set.
+The moments of the features of a whole set, in float64, and the features of :math:`10^4` of its
+images for the kernel distance are kept in the cache (`fokker.data.cache`) under the hash of the
+pixels, the weights of the network and the convention: they are computed once a set.
 
-Features of generated images are shared out over ranks (`fokker.compute.ranks`): each computes those of its images,
-and their moments are merged.
+Features of generated images are shared out over ranks (`fokker.compute.ranks`): each computes
+those of its images, and their moments are merged.
 """
 
-__all__ = ["Quality", "Reference", "described", "judge_images", "reference_of"]
+__all__ = ["Quality", "Reference", "described", "judge_images", "merge", "reference_of"]
 
 import hashlib
 import numpy as np
 import torch
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from torch import Tensor
 from typing import NamedTuple
 
-from .fid import FID, KID, Statistics, fid_between, kid_between, statistics
-from .inception import Extractor
 from ..compute.ranks import ALONE, Ranks
 from ..data import cache
 from ..data.images import Images
+from ..metrics.fid import FID, KID, Statistics, fid_between, kid_between, statistics
+from ..metrics.inception import Extractor
 
 VERSION = 1  # of what is kept
 KERNEL = 10_000  # images whose features are kept, for the kernel distance
@@ -97,7 +97,25 @@ def described(
     mine = ranks.among(len(pixels))
     features = ranks.each(lambda: extractor.features(pixels[mine.start : mine.stop], batch))
     own = ranks.each(lambda: Statistics.of(features, extractor.convention, extractor.weights))
-    return Reference(ranks.merge(own), ranks.collect(features))
+    return Reference(merge(own, ranks), ranks.collect(features))
+
+
+def merge(own: Statistics, ranks: Ranks) -> Statistics:
+    r"""Returns the statistics of the features of all ranks' images together, on every rank.
+
+    Exact up to rounding: :math:`S = \sum_r S_r + n_r (\mu_r - \mu)(\mu_r - \mu)^\top`.
+
+    Arguments:
+        own: The statistics of this rank's images, one or more.
+        ranks: The ranks.
+    """
+    if ranks.size == 1:
+        return own
+    sums = ranks.sum(torch.cat([own.mean.new_tensor([own.count]), own.count * own.mean]))
+    center = sums[1:] / sums[0]
+    shift = own.mean - center
+    scatter = ranks.sum(own.scatter + own.count * torch.outer(shift, shift))
+    return replace(own, count=int(sums[0]), mean=center, scatter=scatter)
 
 
 def judge_images(

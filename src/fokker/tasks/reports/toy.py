@@ -1,6 +1,6 @@
-r"""The report of a run on a 2-D set: against the truth."""
+r"""The figures of a report on a 2-D set: against the truth."""
 
-__all__ = ["body"]
+__all__ = ["curves_figure", "density_figure", "field_figure"]
 
 import torch
 
@@ -8,16 +8,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from typing import Any
 
-from .page import embed, figure, rows
+from .page import figure
 from ...data import Planar
 from ...derivatives import score
 from ...energies import Energy
 from ...grid import Grid
-from ...metrics.density import square
-from ...runs.folder import Run
-from ...samplers import invert
-
-SAMPLES = 1500
 
 
 def density_figure(energy: Energy, data: Planar, samples: Tensor) -> Figure:
@@ -83,40 +78,3 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
                 axis.set_yscale("log")
         axis.set(title=title, xlabel="step")
     return fig
-
-
-def numbers(run: Run) -> str:
-    r"""Returns the table of the last judgement."""
-    lines = (
-        ("score matching loss", "sm_loss", ".2f"),
-        ("its optimum", "optimum", ".2f"),
-        ("relative Fisher gap", "fisher_gap", ".3%"),
-        ("KL to the truth, nats", "kl", ".4f"),
-        ("negative log-likelihood, nats", "nll", ".4f"),
-        ("mass off the data", "off_mass", ".3%"),
-        ("seconds of training", "seconds", ".1f"),
-    )
-    last = run.judged
-    return rows([
-        (label, "none" if last.get(key) is None else format(last[key], how))
-        for label, key, how in lines
-    ])
-
-
-def body(run: Run, data: Planar) -> str:
-    r"""Returns the body of the page, and saves its pictures."""
-    energy = run.energy
-    drawn = invert(energy, square(data), SAMPLES, torch.Generator().manual_seed(0))
-    densities = embed(
-        density_figure(energy, data, drawn.samples), run.path / "density.png", "densities"
-    )
-    field = embed(field_figure(energy, data), run.path / "field.png", "energy and score")
-    curves = embed(curves_figure(run.metrics), run.path / "curves.png", "curves of training")
-    return f"""{densities}
-<h2>Against the truth</h2>
-{numbers(run)}
-<p class="sub">The {SAMPLES} samples are exact and independent: drawn on a grid, with a rejection step.</p>
-<h2>Energy and score</h2>
-{field}
-<h2>Training</h2>
-{curves}"""

@@ -1,0 +1,42 @@
+r"""`fokker evaluate`: how good a trained run is."""
+
+__all__ = ["Evaluate"]
+
+import json
+import tyro
+
+from dataclasses import dataclass
+
+from .guide import Guidance
+from .. import checks
+from ..compute.ranks import join
+from ..runs.loading import load
+from ..tasks.options import Evaluation
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Judge a trained run: against the exact density, on the test rows, or by denoising and
+    samples."""
+
+    run_folder: tyro.conf.Positional[str]
+    """The run folder, or the name of a shipped energy."""
+    json: bool = False
+    """Print JSON."""
+    evaluation: Evaluation = Evaluation()
+    guidance: Guidance = Guidance()
+    device: str | None = None
+    """The device; that of the run if not given."""
+
+    def run(self) -> None:
+        evaluation, name = self.evaluation, self.guidance.guide
+        evaluation.check()  # before anything is computed
+        if name is not None and evaluation.fid is None:
+            raise ValueError(f"expected --fid with --guide, whose samples it judges, got {name}")
+        run = load(self.run_folder)
+        guide = self.guidance.find(run)
+        with join(checks.device(self.device or run.config.device)) as ranks:
+            task = ranks.each(run.loaded)
+            line, said = task.evaluate(run, evaluation, guide, ranks)
+        if ranks.first:
+            print(json.dumps(line) if self.json else "\n".join(said))

@@ -1,0 +1,107 @@
+r"""Options of the jobs that a task does: how samples are drawn, how a run is judged, how a picture
+is denoised.
+
+Each is a frozen dataclass; the command line makes options of its fields.
+"""
+
+__all__ = ["Denoising", "Drawing", "Evaluation"]
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .. import checks
+from ..images.generate import Sampling
+
+
+@dataclass(frozen=True)
+class Drawing:
+    r"""How samples are drawn, and where they go."""
+
+    n: int | None = None
+    """The number of points or images; 1000 or 64 if not given."""
+    seed: int = 0
+    """The seed. Image i of a seed is the same for any number of images."""
+    out: Path | None = None
+    """The file: .csv or .npy of points; .png, a grid, or .npy, bytes (N, C, H, W), of images.
+    samples.csv or samples.png if not given."""
+    sampling: Sampling = Sampling()
+    batch: int = 64
+    """The number of images per batch."""
+    device: str = "cpu"
+    """The device for images."""
+    compile: bool = False
+    """Compile the network for images: minutes once, then faster."""
+
+    def place(self, n: int, out: Path, kinds: tuple[str, ...]) -> tuple[int, Path]:
+        r"""Returns the number of samples and the file, or these defaults; raises before anything
+        is drawn.
+
+        Arguments:
+            n: The number of samples if none is given.
+            out: The file if none is given.
+            kinds: The suffixes that the file may have.
+        """
+        n, out = n if self.n is None else self.n, out if self.out is None else self.out
+        checks.positive_integer(n=n, batch=self.batch)
+        checks.place(out, kinds)
+        return n, out
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    r"""What a run on images is judged by, beside denoising."""
+
+    fid: int | None = None
+    """For images: also the FID and KID of this many samples against the training images."""
+    bpd: int | None = None
+    """For images: also the likelihood of this many test images, in bits per dimension."""
+    residual: int | None = None
+    """For images: also how much the energies of neighboring levels disagree: the Fokker-Planck
+    residual of this many noisy test images."""
+    sampling: Sampling = Sampling()
+    seed: int = 0
+    """The seed of the samples."""
+    convention: Literal["tf", "torch"] = "tf"
+    """How images are resized for Inception."""
+    inception: Path | None = None
+    """The weights of Inception, a safetensors file; FOKKER_INCEPTION or the package if not
+    given."""
+    batch: int = 64
+    """The number of images per batch."""
+
+    @property
+    def asked(self) -> dict[str, int]:
+        r"""The figures that are asked for, with the number of images of each."""
+        given = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
+        return {name: count for name, count in given.items() if count is not None}
+
+    def check(self) -> None:
+        r"""Raises if an option has a wrong value, or none of the figures that are asked for uses
+        it."""
+        checks.at_least(2, **self.asked)
+        checks.seed(self.seed)
+        used = () if self.bpd is None else ("--sigma-min", "--sigma-max")  # by the likelihood
+        if self.fid is None and (given := [o for o in self.sampling.changed if o not in used]):
+            raise ValueError(f"expected --fid with {', '.join(given)}, got no samples to draw")
+
+
+@dataclass(frozen=True)
+class Denoising:
+    r"""How a picture is denoised."""
+
+    sigma: float | None = None
+    """The standard deviation of its noise, for pixels in [-1, 1]; estimated if not given. The
+    estimate is too low where noise was cut off at black or white."""
+    rule: str | None = None
+    """How an energy of one noise level denoises: one-step (if not given), given, descent or
+    posterior. An energy of every level has one way, Tweedie's formula."""
+    add_noise: float | None = None
+    """First add noise of this standard deviation: shows what a run can do on a clean picture."""
+    device: str = "cpu"
+    """The device to run on."""
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "add_noise"):
+            if (value := getattr(self, name)) is not None:
+                checks.positive(**{name: value})

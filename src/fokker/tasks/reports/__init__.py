@@ -1,0 +1,1 @@
+r"""Figures and parts of the pages that reports are made of."""

@@ -1,0 +1,58 @@
+r"""Parts of the page of a report: pictures and tables in HTML."""
+
+__all__ = ["embed", "figure", "picture", "put", "rows"]
+
+import base64
+import html
+import io
+
+from collections.abc import Iterable, Sequence
+from matplotlib.figure import Figure
+from pathlib import Path
+
+from ...files import write_bytes
+
+
+def figure(width: float, height: float) -> Figure:
+    r"""Returns an empty figure of a width and height in inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def put(path: Path, data: bytes) -> None:
+    r"""Writes a file of a report, or says which folder it could not be written to."""
+    try:
+        write_bytes(path, data)
+    except OSError as error:
+        raise OSError(
+            f"expected a folder that a report can be written to, got {path.parent}: {error};"
+            " the run itself is kept"
+        ) from error
+
+
+def embed(fig: Figure, path: Path, alt: str) -> str:
+    r"""Saves a figure as a picture of its own and returns it as an HTML image."""
+    buffer = io.BytesIO()
+    fig.savefig(buffer, dpi=140, format="png")
+    put(path, buffer.getvalue())
+    code = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{code}">'
+
+
+def picture(path: Path, alt: str) -> str:
+    r"""Returns a PNG file as an HTML image, pixels kept sharp."""
+    code = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f'<img alt="{html.escape(alt)}" style="image-rendering: pixelated"'
+        f' src="data:image/png;base64,{code}">'
+    )
+
+
+def rows(lines: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
+    r"""Returns an HTML table."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+    content = [row(header, "th")] if header else []
+    content += [row(line, "td") for line in lines]
+    return f'<div class="wide"><table>{"".join(content)}</table></div>'

@@ -1,0 +1,97 @@
+r"""The figures of a report on a table."""
+
+__all__ = ["COLUMNS", "curves_figure", "histogram_figure", "pair_figure"]
+
+import numpy as np
+import torch
+
+from matplotlib.figure import Figure
+from torch import Tensor
+from typing import Any
+
+from .page import figure
+
+COLUMNS = 4  # in the pair plot
+POINTS = 1000  # rows in a scatter plot, at most
+DATA, MODEL, TEST = "#3b4a6b", "#b5367a", "#e08a1e"
+
+
+def label(name: str) -> str:
+    r"""Returns the name of a column as a figure may hold it: short, and no formula."""
+    short = name if len(name) <= 20 else name[:19] + "…"
+    return short.replace("$", r"\$")
+
+
+def pair_figure(values: Tensor, samples: Tensor, columns: tuple[str, ...]) -> Figure:
+    r"""Draws the first columns against one another: data below the diagonal, samples above, the
+    histograms of both on it."""
+    n = min(COLUMNS, len(columns))
+    low, high = np.quantile(values[:, :n].double().numpy(), (0.005, 0.995), axis=0)
+    margin = 0.15 * np.maximum(high - low, 1e-6 * (1 + abs(low)))
+    limits = list(zip(low - margin, high + margin, strict=True))
+    points = values[:: -(-len(values) // POINTS)]
+    bins = min(40, 10 + len(values) // 20)
+    fig = figure(9.6, 9.6 if n > 2 else 3.2 * n + 0.4)
+    axes = fig.subplots(n, n, squeeze=False)
+    for i in range(n):
+        for j in range(n):
+            axis = axes[i, j]
+            axis.set(xlim=limits[j])
+            axis.tick_params(labelsize=7, labelbottom=i == n - 1, labelleft=j == 0 and i > 0)
+            if i == n - 1:
+                axis.set_xlabel(label(columns[j]))
+            if j == 0:
+                axis.set_ylabel(label(columns[i]))
+            if i == j:
+                how = {"bins": bins, "range": limits[i], "density": True}
+                axis.hist(values[:, i].numpy(), color=DATA, alpha=0.45, label="data", **how)
+                axis.hist(
+                    samples[:, i].numpy(), color=MODEL, histtype="step", label="samples", **how
+                )
+                axis.set(yticks=[])
+                continue
+            cloud, color = (points, DATA) if i > j else (samples, MODEL)
+            axis.scatter(cloud[:, j], cloud[:, i], s=3, color=color, alpha=0.6, linewidths=0)
+            axis.set(ylim=limits[i])
+    axes[0, 0].legend(fontsize=7, frameon=False)
+    return fig
+
+
+def curves_figure(metrics: list[dict[str, Any]], chosen: int, gaussian: float) -> Figure:
+    r"""Draws the NLL over the steps, and the loss.
+
+    Arguments:
+        metrics: The lines of the evaluations.
+        chosen: The step whose weights were chosen.
+        gaussian: The NLL of the validation rows under a Gaussian.
+    """
+    fig = figure(9.6, 3.0)
+    left, right = fig.subplots(1, 2, width_ratios=(2, 1))
+    steps = [line["step"] for line in metrics]
+    for key, name, color in (
+        ("nll_train", "training rows", DATA),
+        ("nll_validation", "validation rows", MODEL),
+    ):
+        left.plot(steps, [m[key] for m in metrics], marker="o", ms=2.5, color=color, label=name)
+    left.axhline(gaussian, color="0.4", ls="--", lw=1, label="a Gaussian, validation rows")
+    left.axvline(chosen, color="0.6", lw=1, label=f"chosen: step {chosen}")
+    left.set(title="negative log-likelihood, nats", xlabel="step")
+    left.legend(fontsize=7, frameon=False)
+    right.plot(steps, [m["loss"] for m in metrics], marker="o", ms=2.5, color=MODEL)
+    right.set(title="loss", xlabel="step")
+    return fig
+
+
+def histogram_figure(logs: dict[str, Tensor]) -> Figure:
+    r"""Draws the log-densities of several sets of points, cut below the last percent of all."""
+    low, high = np.quantile(torch.cat(list(logs.values())).numpy(), (0.01, 1.0))
+    fig = figure(9.6, 2.8)
+    axis = fig.subplots()
+    for (name, values), color in zip(logs.items(), (DATA, TEST, MODEL), strict=True):
+        axis.hist(
+            values.clamp_min(float(low)).numpy(), bins=40, range=(low, high), density=True,
+            color=color, histtype="step", lw=1.4, label=name,
+        )  # fmt: skip
+    axis.set(title="log-density, nats", yticks=[])
+    axis.legend(fontsize=8, frameon=False, loc="upper left")
+    return fig
