@@ -46,11 +46,16 @@ def test_what_the_readme_says_of_the_2d_study():
     for method in ("dcd", "sm"):
         for data in {r["data"] for r in own}:
             group = [r for r in own if (r["data"], r["method"]) == (data, method)]
-            assert [r["seed"] for r in group] == [0, 1, 2] and not any(r["diverged"] for r in group)
+            assert [r["seed"] for r in group] == [0, 1, 2] and not any(
+                r["diverged"] for r in group
+            )
             kl[method, data] = statistics.fmean(r["kl"] for r in group)
     span = lambda method: sorted(v for k, v in kl.items() if k[0] == method)
     (*ours, edge), (*others, sharp) = span("dcd"), span("sm")
-    assert len(ours) == 6 and (edge, sharp) == (kl["dcd", "checkerboard"], kl["sm", "checkerboard"])
+    assert len(ours) == 6 and (edge, sharp) == (
+        kl["dcd", "checkerboard"],
+        kl["sm", "checkerboard"],
+    )
     said = (
         f"KL {ours[0]:.4f} to {ours[-1]:.4f} nats on six sets and {edge:.3f} on checkerboard;"
         f" score matching: {others[0]:.4f} to {others[-1]:.2f}, and {sharp:.0f}"
@@ -165,7 +170,9 @@ def test_what_the_readme_says_of_generation():
         ]
         for sigma in (0.05, 1.0)
     )
-    said = f"the median energy at σ = 0.05 is {low[0]} for samples and {low[1]} for training images"
+    said = (
+        f"the median energy at σ = 0.05 is {low[0]} for samples and {low[1]} for training images"
+    )
     assert f"{said}; at σ = 1 it is {high[0]} and {high[1]}." in docs
     near = {
         r["set"]: f"{r['q50']:.3f}"
@@ -187,7 +194,9 @@ def test_what_the_readme_says_of_generation():
     assert f"of {small[0]['bpd_n']} test images only with one probe each, are {bits}." in docs
     said = f"FID {row['fid']:.2f} with {row['fid_n']:,} samples"
     (few,) = (r["fid"] for r in found if (r["step"], r["fid_n"]) == (row["step"], 10_000))
-    assert f"{row['step']:,} steps of 256 images, {minutes(row)} minutes of training: {said}" in docs
+    assert (
+        f"{row['step']:,} steps of 256 images, {minutes(row)} minutes of training: {said}" in docs
+    )
     assert f"{said} and {few:.2f} with 10,000. The paper reports 13.85" in docs
 
 
@@ -238,7 +247,9 @@ def test_what_the_docs_say_of_generation_along_training_and_of_other_methods():
     assert f"from {fast['heun', 18][1]} to {fast['heun', 27][1]} with 27." in docs
     for pair in ((("multistep", 24), ("heun", 18)), (("multistep", 18), ("heun", 12))):
         (ours, first), (theirs, second) = ((fast[key][1], fast[key][0]) for key in pair)
-        said = f"{ours} with `multistep` and {first} evaluations, {theirs} with `heun` and {second}"
+        said = (
+            f"{ours} with `multistep` and {first} evaluations, {theirs} with `heun` and {second}"
+        )
         assert f"{said}." in docs
 
 
