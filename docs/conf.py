@@ -156,17 +156,9 @@ def restore(
         lines[:] = kept.pop(name)
 
 
-def present(app: Sphinx, name: str, source: list[str]) -> None:
-    r"""Drops those patterns from the table of contents that match no page, or not yet."""
-    if name == "index":
-        absent = lambda line: re.fullmatch(r"\w+\*", line) and not any(HERE.glob(f"{line}.md"))
-        source[0] = "\n".join(line for line in source[0].split("\n") if not absent(line))
-
-
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (inline, None), (display, None))
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-docstring", keep, priority=400)  # before napoleon, and after
     app.connect("autodoc-process-docstring", restore, priority=600)
-    app.connect("source-read", present)

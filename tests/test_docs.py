@@ -68,3 +68,16 @@ def test_every_module_is_in_the_reference():
     listed = re.findall(r"^   (fokker\.\w+)$", PAGES["api/index.md"], re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == modules - {"fokker.__main__"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{p}" for p in PAGES)])
+def test_lines_are_short(name):
+    lines = (DOCS.parent / name).read_text().splitlines()
+    assert not [line for line in lines if len(line) > 99 and not line.startswith("|")]
+
+
+def test_places_named_to_contributors_exist():
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    places = re.findall(r"`((?:src|studies|tests|docs|examples|studio)/[\w./]*)`", text)
+    assert len(places) > 15
+    assert [place for place in places if not (DOCS.parent / place).exists()] == []

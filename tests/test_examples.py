@@ -115,17 +115,39 @@ def test_a_piece_of_your_own_is_under_15_lines(name, piece):
     assert node.end_lineno - node.lineno + 1 < 15
 
 
+def readme():
+    r"""The code of the README, and what it says that this prints."""
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (printed,) = re.findall(r"prints, up to rounding:\n\n((?:    .*\n)+)", text)
+    return code, [line.strip() for line in printed.splitlines()]
+
+
+def words(line):
+    return re.sub(r"-?\d+\.\d+", "NUMBER", line)
+
+
 def test_readme_code(run, tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    code, printed = readme()
     code = shorter(
-        "\n".join(blocks),
-        steps=("range(5000)", "range(3)"),
-        batch=("data.sample(1000)", "data.sample(64)"),
-        chain=(
-            "warmup=500).run(energy, start, steps=500)",
-            "warmup=5).run(energy, start, steps=5)",
-        ),
+        code,
+        steps=("steps=800, batch=256", "steps=2, batch=16"),
+        evaluate=("evaluate=400", "evaluate=1"),
+        width=("width=64", "width=8"),
     )
     (tmp_path / "readme.py").write_text(code)
-    assert "PlanarReport" in run(tmp_path / "readme.py")
+    out = run(tmp_path / "readme.py").splitlines()
+    assert [words(line) for line in out] == [
+        words(line).replace("step 400", "step 1").replace("step 800", "step 2") for line in printed
+    ]
+
+
+@pytest.mark.slow
+def test_readme_code_prints_what_the_readme_says(run, tmp_path):
+    code, printed = readme()
+    (tmp_path / "readme.py").write_text(code)
+    out = run(tmp_path / "readme.py").splitlines()
+    assert [words(line) for line in out] == [words(line) for line in printed]
+    numbers = lambda lines: [float(n) for n in re.findall(r"-?\d+\.\d+", " ".join(lines))]
+    assert numbers(out) == pytest.approx(numbers(printed), rel=0.5)
+    assert numbers(out)[1] <= 0.01  # KL at the end, in nats
