@@ -136,7 +136,7 @@ def test_documented_errors_are_no_fault():
         ("#" * 20_000, "expected a configuration of at most 16384 characters, got 20000"),
         ("x" * 9000 + " = 1", r"expected a key at config, .*got 'x{80}'"),
         ('[objective]\nkind = "dcd"\n[objective.diffusion]\nkind = "ve"\ng = 1e308', "usual size"),
-        ("[network]\nlayers = 1000000000", "expected layers between 2 and 1000"),
+        ('[network]\nkind = "mlp"\nlayers = 1000000000', "expected layers between 2 and 1000"),
     ],
 )
 def test_hostile_configurations(text, message):

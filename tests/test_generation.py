@@ -34,7 +34,6 @@ from fokker.runs.checkpoints import Checkpoint
 from fokker.runs.checkpoints import newest as read_checkpoint
 from fokker.runs.checkpoints import write as write_checkpoint
 from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
-from fokker.runs.folder import build
 from fokker.runs.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
 from fokker.runs.toml import dumps, loads
 from fokker.samplers import Euler, Heun, karras
@@ -193,7 +192,7 @@ def test_the_sample_command(tmp_path, capsys, trained, monkeypatch):
     grid, array = tmp_path / "grid.png", tmp_path / "x.npy"
     main(["sample", str(trained), "-n", "4", "-o", str(grid), *FAST])
     assert read_png(grid).shape == (1, 26, 26)
-    assert "7 evaluations an image" in capsys.readouterr().out
+    assert "7 evaluations per image" in capsys.readouterr().out
     main(["sample", str(trained), "-n", "4", "-o", str(array), "--batch", "3", *FAST])
     x = np.load(array)
     assert x.dtype == np.uint8 and x.shape == (4, 1, 12, 12)
@@ -231,7 +230,7 @@ def test_guidance_at_the_command_line(tmp_path, capsys, trained, monkeypatch):
     by = ("--guide", str(worse))
     plain, one, some, more = drawn(), drawn(*by, "--guidance", "1"), drawn(*by), drawn(*by, "--guidance", "3")  # fmt: skip
     assert np.abs(one - plain).max() <= 1  # 1 is no guidance
-    assert "7 evaluations an image and as many of the guide" in capsys.readouterr().out
+    assert "7 evaluations per image and as many of the guide" in capsys.readouterr().out
     assert 0 < np.abs(some - plain).mean() < np.abs(more - plain).mean()  # 1.5, and 3
     sample = ["sample", trained, *FAST]
     assert "from 1 to 1000, got 0.5" in fails([*sample, *by, "--guidance", "0.5"], capsys)
@@ -269,7 +268,7 @@ def test_what_cannot_be_sampled_says_so(tmp_path, capsys, trained):
         write_checkpoint(folder, saved._replace(average=change(saved.average)))
         return folder
 
-    start = build(config(), (1, 12, 12)).state_dict()
+    start = config().build((1, 12, 12)).state_dict()
     untrained = changed("untrained", lambda average: start)
     assert "as it was started" in fails(["sample", untrained, *FAST], capsys)
     nan = changed("nan", lambda average: {k: v * torch.nan for k, v in average.items()})
@@ -280,7 +279,7 @@ def test_what_cannot_be_sampled_says_so(tmp_path, capsys, trained):
     assert "did not diverge" in fails(["sample", wild, *FAST], capsys)
 
     one = config(Noisy(level=0.3), network=ResNet(10, 1), preview=0)
-    weights = build(one, (1, 12, 12)).state_dict()
+    weights = one.build((1, 12, 12)).state_dict()
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "config.toml").write_text(dumps(one))
     assert "has none yet" in fails(["sample", tmp_path / "one"], capsys)
@@ -401,7 +400,7 @@ def test_evaluate(capsys, trained, monkeypatch):
     )
     main(["evaluate", str(trained), "--fid", "8", "--guide", str(trained), *FAST])
     said = capsys.readouterr().out
-    assert "weight 1.5" in said and "7 evaluations an image and as many of the guide" in said
+    assert "weight 1.5" in said and "7 evaluations per image and as many of the guide" in said
     main(["evaluate", str(trained), "--fid", "8", "--residual", "4", *FAST])
     said = capsys.readouterr().out
     assert "Fokker-Planck residual" in said and "4 noisy test images" in said and "at 0.9" in said

@@ -21,7 +21,7 @@ from fokker.runs.guard import FEW, WINDOW, Guard, Memory, Watch, diagnose
 from fokker.runs.state import State
 from fokker.runs.toml import dumps, loads
 from fokker.runs.training import Diverged, Interrupted, fit
-from fokker.tasks.planar import ToyTask
+from fokker.tasks.toy import ToyTask
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]

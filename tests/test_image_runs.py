@@ -8,7 +8,6 @@ import torch
 from dataclasses import replace
 from fokker import fit, load
 from fokker.app.cli import main
-from fokker.app.train import TrainDenoising
 from fokker.data.picture import read_png, save_png, to_uint8
 from fokker.images.denoise import denoise, noisy
 from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
@@ -254,9 +253,11 @@ def test_training_says_what_is_wrong_before_it_starts(tmp_path, capsys):
         capsys, "train", "denoising", "--data", MINI, "--out", out, *options
     )
     paper = ("--preset", "paper", "--objective", "cd")
-    assert "no width for the Wide ResNet" in say(*paper, "--width", "8")
-    assert "form to be one of pool, sum, square, got 'inner'" in say(*paper, "--form", "inner")
-    assert "form to be one of inner, square, pool, sum, got 'x'" in say("--form", "x")
+    assert "expected a preset with the setting width for --width, got ResNet" in say(
+        *paper, "--width", "8"
+    )
+    assert "at --form, one of pool, sum, square, got 'inner'" in say(*paper, "--form", "inner")
+    assert "at --form, one of inner, square, pool, sum, denoiser, got 'x'" in say("--form", "x")
     assert "no form for reference" in say("--objective", "reference", "--form", "sum")
 
 
@@ -274,9 +275,7 @@ def test_faults_of_the_data_are_found_before_training(tmp_path):
 
 def test_the_form_of_the_energy_is_an_option(monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        TrainDenoising, "train", lambda self, base, name: seen.append(base) or 1 / 0
-    )
+    monkeypatch.setattr("fokker.app.train.fit", lambda config, *rest: seen.append(config) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["train", "denoising", "--data", MINI, "--form", "sum"])
     assert seen[0].network.form == "sum"

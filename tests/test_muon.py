@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_both_optimizers_where_it_was_stopped(tmp_path):
 def test_the_rates_of_both(tmp_path):
     optimization = Optimization(steps=9, batch=2, rate=7e-4, warmup=4, muon=0.01)
     own = Config(ImageData(MINI, size=8), Denoising(0.3), UNet(8, 1, "denoiser"), optimization)
-    state = State(own, tmp_path, task_of(own), Ranks())
+    state = State(own, tmp_path, task_of(own).load(), Ranks())
     state.trial = 1  # rolled back once
     for k in range(3):
         generator = step_generator(own, k)
@@ -161,7 +161,7 @@ def test_the_option(capsys, monkeypatch):
         seen.append(config.optimization.muon)
         raise ValueError("enough")
 
-    monkeypatch.setattr("fokker.runs.training.fit", fit)
+    monkeypatch.setattr("fokker.app.train.fit", fit)
     for given in ([], ["--muon", "0"], ["--muon", "0.5"], ["--muon", "-1"]):
         with pytest.raises(SystemExit):
             main(["train", "generation", "--data", MINI, *given])
@@ -208,7 +208,7 @@ def test_a_step_on_a_gpu_waits_for_nothing(tmp_path):
     optimization = Optimization(steps=9, batch=4, muon=0.01)
     own = Config(ImageData(MINI, size=8), Denoising(0.3), UNet(8, 1, "denoiser"), optimization)
     own = replace(own, device="cuda")
-    state = State(own, tmp_path, task_of(own), Ranks(device=torch.device("cuda")))
+    state = State(own, tmp_path, task_of(own).load(), Ranks(device=torch.device("cuda")))
     for k in range(4):
         torch.cuda.set_sync_debug_mode("error" if k > 1 else "default")  # once all is traced
         try:

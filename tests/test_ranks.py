@@ -299,7 +299,7 @@ def test_two_ranks_train_by_muon_as_one(tmp_path, monkeypatch):
     two = dict(named(newest(tmp_path / "run")))
     assert any(name.endswith("/momentum") for name in two)
     halfway = read(tmp_path / "run/checkpoint/step-00000002")
-    one = State(MUON, tmp_path, task_of(MUON), ALONE)
+    one = State(MUON, tmp_path, task_of(MUON).load(), ALONE)
     for begin in (0, 2):  # from scratch, and from what two have saved
         if begin:
             one.restore(halfway)

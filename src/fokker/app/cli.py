@@ -174,7 +174,7 @@ def main(args: list[str] | None = None) -> None:
             raise
         where = f" on rank {os.environ['RANK']}" if "RANK" in os.environ else ""
         hint = ""
-        if hasattr(command, "slices"):  # of training
+        if command is not None and hasattr(command, "slices"):  # of training
             hint = f"; a step needs less with --slices {2 * (command.slices or 1)}"
         said = f"expected what fits into memory{where}, got more: {first_line(error)}{hint}"
         print(f"fokker: {said}", file=sys.stderr)

@@ -7,6 +7,7 @@ import tyro
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..data.picture import place_of_png
 from ..runs.loading import load
 from ..tasks.options import Denoising
 
@@ -26,5 +27,7 @@ class Denoise:
     """The file of the denoised picture, a PNG, not the picture itself."""
 
     def run(self) -> None:
+        self.denoising.check()
+        place_of_png(self.out)  # before the network is loaded
         run = load(self.run_folder)
         print(run.task.denoise(run, self.picture, self.out, self.denoising))

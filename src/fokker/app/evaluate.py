@@ -30,9 +30,9 @@ class Evaluate:
 
     def run(self) -> None:
         evaluation, name = self.evaluation, self.guidance.guide
-        evaluation.check()  # before anything is computed
         if name is not None and evaluation.fid is None:
             raise ValueError(f"expected --fid with --guide, whose samples it judges, got {name}")
+        evaluation.check()  # before anything is computed
         run = load(self.run_folder)
         guide = self.guidance.find(run)
         with join(checks.device(self.device or run.config.device)) as ranks:

@@ -33,6 +33,7 @@ class Source(NamedTuple):
     place: tuple[str, ...]  # the way to it from the configuration
     names: Mapping[str, str] = {}  # option by field, where they differ; empty for no option
     prefix: str = ""  # of the options that have no name of their own
+    off: tuple[str, ...] = ()  # fields that the value 0 sets to `None`
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Setting:
 
     place: tuple[str, ...]  # the way to the field from the configuration
     annotation: Any  # of the field
+    off: bool  # whether 0 sets it to `None`
 
 
 def documented(kind: type) -> dict[str, str]:
@@ -60,7 +62,7 @@ def documented(kind: type) -> dict[str, str]:
     return found
 
 
-def option(annotation: Any, text: str) -> tuple[Any, Any] | None:
+def option(annotation: Any, text: str, off: bool = False) -> tuple[Any, Any] | None:
     r"""Returns the type and the default of the option of a field; `None` if it is no plain
     value."""
     types = [t for t in typing.get_args(annotation) if t is not type(None)] or [annotation]
@@ -68,7 +70,7 @@ def option(annotation: Any, text: str) -> tuple[Any, Any] | None:
         return Annotated[bool, tyro.conf.arg(help=text), tyro.conf.FlagCreatePairsOff], False
     if typing.get_origin(annotation) is tuple and typing.get_args(annotation)[0] in PLAIN:
         return Annotated[annotation, tyro.conf.arg(help=text)], ()
-    unset = f"{text} The preset's if not given."
+    unset = f"{text} {'0 for none; the' if off else 'The'} preset's if not given."
     if typing.get_origin(annotation) is Literal:
         listed = "|".join(map(str, typing.get_args(annotation)))
         return Annotated[str | None, tyro.conf.arg(help=unset, metavar=listed)], None
@@ -88,11 +90,12 @@ def with_settings(*sources: Source) -> Callable[[Command], Command]:
             hints, texts = typing.get_type_hints(source.kind), documented(source.kind)
             for part in dataclasses.fields(source.kind):
                 name = source.names.get(part.name, source.prefix + part.name)
-                made = option(hints[part.name], texts.get(part.name, ""))
+                hint, off = hints[part.name], part.name in source.off
+                made = option(hint, texts.get(part.name, ""), off)
                 if not name or name in taken or made is None:
                     continue
                 taken.add(name)
-                settings[name] = Setting((*source.place, part.name), hints[part.name])
+                settings[name] = Setting((*source.place, part.name), hint, off)
                 fields.append((name, made[0], field(default=made[1])))
         return dataclasses.make_dataclass(
             command.__name__,
@@ -115,6 +118,7 @@ def apply(command: Any, config: Config) -> Config:
         value = getattr(command, name)
         if value is None or value is False or value == ():
             continue
+        value = None if setting.off and value == 0 else value
         config = changed(config, setting.place, value, f"--{name.replace('_', '-')}")
     return config
 
@@ -129,5 +133,6 @@ def changed(part: Any, place: tuple[str, ...], value: Any, option: str) -> Any:
             part, **{name: changed(getattr(part, name), tuple(rest), value, option)}
         )
     hint = typing.get_type_hints(type(part))[name]
-    value = decode(hint, list(value) if isinstance(value, tuple) else value, option)
+    if value is not None:
+        value = decode(hint, list(value) if isinstance(value, tuple) else value, option)
     return dataclasses.replace(part, **{name: value})

@@ -47,8 +47,8 @@ from ..tasks import Run, task_of
 
 DIGITS = ("mnist", "svhn")  # their mirror images are not digits
 COMMON = (
-    Source(Optimization, ("optimization",)),
-    Source(Config, ()),
+    Source(Optimization, ("optimization",), off=("clip", "muon")),
+    Source(Config, (), off=("patience",)),
     Source(Guard, ("guard",), {"policy": "on_divergence"}, "guard_"),
 )
 IMAGES = {"source": "", "size": "side", "flip": ""}  # options by the fields of ImageData
@@ -178,6 +178,8 @@ class TrainDenoising(Train):
     def run(self) -> None:
         images = ImageData(self.data)
         device, seed = self.given("device", "cpu"), self.given("seed", 0)
+        if self.objective == "reference" and (form := self.given("form", None)) is not None:
+            raise ValueError(f"expected no form for reference, a plain denoiser, got {form!r}")
         base = image_config(self.preset, self.objective, images, device, seed)
         run = self.train(base, f"{images.title}-{self.objective}-{seed}")
         self.report(run, f"denoise a picture: fokker denoise {run.path} noisy.png -o clean.png")

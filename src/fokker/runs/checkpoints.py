@@ -298,6 +298,8 @@ def read(path: Path) -> Checkpoint:
         header = json.loads(text_of(path / "checkpoint.json"))
         if header["sha256"] != seal(header):
             raise ValueError("checkpoint.json is not what was written")
+        if header["version"] != VERSION:
+            raise ValueError(f"its version is {brief(header['version'])}, not {VERSION}")
         tensors = read_tensors(path, header)
         said, best = header["best"], None
         if said is not None:

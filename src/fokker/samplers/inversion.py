@@ -96,8 +96,8 @@ def invert(
 
     Example:
         >>> from fokker.energies import Quadratic
-        >>> drawn = invert(Quadratic(0.5), Grid(-4, 4, 200), 10_000,
-        torch.Generator().manual_seed(0))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = invert(Quadratic(0.5), Grid(-4, 4, 200), 10_000, generator)
         >>> float(drawn.samples.std())
         0.50
     """

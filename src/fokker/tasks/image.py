@@ -396,7 +396,9 @@ class ImageTask(Task):
             lines |= {f"σ = {sigma}": x, "denoised" + " " * len(lines): out}
             found = errors(out, clean)
             numbers.append([str(sigma), *("none" if v is None else f"{v:.4g}" for v in found)])
-        pictures = embed(figures.strip(lines), run.path / "denoised.png", "denoised images")
+        pictures = embed(
+            figures.strip(lines), run.path / "denoised.png", "clean, noisy and denoised"
+        )
         curves = figures.curves_figure(run.metrics, LEVELS)
         previews = sorted((run.path / "previews").glob("step-*.png"))
         shown = previews[:: -max(1, math.ceil(len(previews) / PREVIEWS))][

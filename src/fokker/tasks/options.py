@@ -15,6 +15,20 @@ from ..images.generate import Sampling
 
 
 @dataclass(frozen=True)
+class SamplingOptions(Sampling):
+    r"""The options of `Sampling`. They are checked when they are used, not while the command line
+    is parsed: an error is one line then."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    @property
+    def checked(self) -> Sampling:
+        r"""The same as a `Sampling`; raises if an option has a wrong value."""
+        return Sampling(**vars(self))
+
+
+@dataclass(frozen=True)
 class Drawing:
     r"""How samples are drawn, and where they go."""
 
@@ -25,13 +39,18 @@ class Drawing:
     out: Path | None = None
     """The file: .csv or .npy of points; .png, a grid, or .npy, bytes (N, C, H, W), of images.
     samples.csv or samples.png if not given."""
-    sampling: Sampling = Sampling()
+    options: SamplingOptions = SamplingOptions()
     batch: int = 64
     """The number of images per batch."""
     device: str = "cpu"
     """The device for images."""
     compile: bool = False
     """Compile the network for images: minutes once, then faster."""
+
+    @property
+    def sampling(self) -> Sampling:
+        r"""How samples are drawn; raises if an option has a wrong value."""
+        return self.options.checked
 
     def place(self, n: int, out: Path, kinds: tuple[str, ...]) -> tuple[int, Path]:
         r"""Returns the number of samples and the file, or these defaults; raises before anything
@@ -59,7 +78,7 @@ class Evaluation:
     residual: int | None = None
     """For images: also how much the energies of neighboring levels disagree: the Fokker-Planck
     residual of this many noisy test images."""
-    sampling: Sampling = Sampling()
+    options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
     convention: Literal["tf", "torch"] = "tf"
@@ -69,6 +88,11 @@ class Evaluation:
     given."""
     batch: int = 64
     """The number of images per batch."""
+
+    @property
+    def sampling(self) -> Sampling:
+        r"""How samples are drawn; raises if an option has a wrong value."""
+        return self.options.checked
 
     @property
     def asked(self) -> dict[str, int]:
@@ -101,7 +125,8 @@ class Denoising:
     device: str = "cpu"
     """The device to run on."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        r"""Raises if an option has a wrong value."""
         for name in ("sigma", "add_noise"):
             if (value := getattr(self, name)) is not None:
                 checks.positive(**{name: value})
