@@ -6,12 +6,14 @@ __all__ = [
     "Optima",
     "ReproduceEstimators",
     "ReproduceMixtures",
+    "ReproduceNetworks",
     "ReproduceSweep",
     "ReproduceToy",
     "Tables",
 ]
 
 import math
+import time
 
 from dataclasses import dataclass, replace
 from fokker import checks
@@ -19,7 +21,7 @@ from fokker.data import PLANAR
 from fokker.data.sources import name_of
 from pathlib import Path
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typing import ClassVar, Literal
 
 from . import results, tables
@@ -271,6 +273,107 @@ class ReproduceEstimators:
 
 
 @dataclass(frozen=True)
+class ReproduceNetworks:
+    """Train candidate U-Nets on one set of images for the same time each, and compare their FID.
+
+    A row is written after each trial. Trials that are in the file already are left out, so the
+    same command goes on after a stop. Compiled code is kept in the folder that
+    TORCHINDUCTOR_CACHE_DIR names."""
+
+    names: tuple[str, ...] = ()
+    """The candidates, in order; all if not given."""
+    data: str = "celeba32"
+    """The set: celeba32, cifar10, another name, or a folder."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    minutes_each: float = 2.5
+    """The minutes of training of each trial, without compilation and evaluation."""
+    seeds: tuple[int, ...] = (0,)
+    """The seeds, a trial each."""
+    batch: int = 256
+    """The number of images a training step."""
+    device: str = "cpu"
+    """The device."""
+    fid: int = 10_000
+    """The number of samples for FID; none if zero."""
+    inception: Path | None = None
+    """The weights of Inception, a safetensors file; FOKKER_INCEPTION or the package if not
+    given."""
+    chunk: int = 1000
+    """The number of samples drawn at once."""
+    jobs: int = 1
+    """The number of trials that are compiled side by side; they take turns on the device."""
+    stop_after_minutes: float | None = None
+    """Start no trial that cannot end within so many minutes of this call."""
+    prepare: bool = False
+    """Only compile and time the steps, in as many processes as there are candidates."""
+    quick: bool = False
+    """Small networks, few steps of the sampler: shows that it works, not how well."""
+    out: Path | None = None
+    """The folder of the runs; runs/study-networks, or with --quick runs/study-networks-quick, if
+    not given."""
+    results: Path | None = None
+    """The file of the rows; results/networks.json, or with --quick networks.json in the folder of
+    the runs, if not given."""
+
+    def run(self) -> None:
+        from fokker.runs.training import Interrupted
+
+        from . import networks
+
+        known = list(networks.CANDIDATES)
+        names = self.names or tuple(known)
+        for name in names:
+            if name not in known:
+                raise checks.unknown(name, known, "a network", "--names")
+        checks.positive(minutes_each=self.minutes_each)
+        checks.positive_integer(batch=self.batch, jobs=self.jobs, chunk=self.chunk)
+        if self.fid != 0:
+            checks.at_least(2, fid=self.fid)
+        if self.stop_after_minutes is not None:
+            checks.not_negative(stop_after_minutes=self.stop_after_minutes)
+        usual = Path("runs/study-networks-quick" if self.quick else "runs/study-networks")
+        out = usual if self.out is None else self.out
+        target = self.results
+        if target is None:
+            target = out / "networks.json" if self.quick else Path("results/networks.json")
+        settings = networks.Settings(self.fid, self.inception, min(self.chunk, self.fid or 1))
+        if self.stop_after_minutes is not None:
+            settings = replace(settings, deadline=time.time() + 60 * self.stop_after_minutes)
+        if self.quick:
+            sampling = replace(settings.sampling, steps=3)
+            settings = replace(settings, sampling=sampling, tested=8, batch=8)
+        own = (self.data, self.data_dir, self.device)
+        trials = [
+            networks.Trial(name, *own, seed, self.minutes_each, self.batch, self.quick)
+            for seed in dict.fromkeys(self.seeds)
+            for name in dict.fromkeys(names)
+        ]
+        console = Console()
+        say = lambda text: console.print(text, markup=False, soft_wrap=True)
+        for name in dict.fromkeys(names):
+            say(f"{name}: {networks.parameters(name) / 1e6:.1f} million parameters")
+        command = (
+            f"fokker reproduce networks --data {name_of(self.data)} --minutes-each"
+            f" {self.minutes_each:g} --batch {self.batch}" + " --quick" * self.quick
+        )
+        jobs = len(trials) if self.prepare and self.jobs == 1 else self.jobs
+        try:
+            networks.run_all(trials, out, target, settings, command, jobs, self.prepare, say)
+        except (Interrupted, KeyboardInterrupt):
+            raise KeyboardInterrupt(
+                "interrupted: trials that ended are kept, and the same command goes on"
+            ) from None
+        if target.exists():
+            table = Table(*(Column(name, overflow="fold") for name in tables.NETWORKS_HEADER))
+            for line in tables.networks_rows(results.load(target)["rows"]):
+                table.add_row(*line)
+            console.print(table)
+        if self.quick:
+            say("This was --quick: a slice, not the study.")
+
+
+@dataclass(frozen=True)
 class Bench:
     """Time one training step of every objective, and of its rivals, side by side.
 
@@ -387,6 +490,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "estimators": ReproduceEstimators,
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,
+        "networks": ReproduceNetworks,
     },
     "bench": Bench,
     "optima": Optima,

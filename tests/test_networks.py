@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 
 from fokker.derivatives import gradient
-from fokker.networks import Conv2d, Linear, UNetEnergy, WideResNet, convolve
+from fokker.networks import Conv2d, Linear, UNetDenoiser, UNetEnergy, WideResNet, convolve
 from fokker.networks.normalization import EPSILON, normalize
-from fokker.networks.unet import Attention, double, halve
+from fokker.networks.unet import Attention, double, fold_pixels, halve, unfold_pixels
 from fokker.networks.wideresnet import Block, gain
+from fokker.objectives import Denoising
+from fokker.runs.config import Config, ImageData, UNet
+from fokker.runs.toml import dumps, loads
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -397,6 +400,132 @@ def test_resampling():
         assert h.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_folding(n):
+    x = torch.randn(2, 3, 2 * n, 4 * n).to(memory_format=torch.channels_last)
+    h = fold_pixels(x, n)
+    assert h.shape == (2, 3 * n * n, 2, 4)
+    assert torch.equal(unfold_pixels(h, n), x)
+    assert torch.equal(fold_pixels(unfold_pixels(h, n), n), h)
+    for i in range(n):  # rows and columns of every block, by index
+        for j in range(n):
+            own = h[:, (i * n + j) * 3 : (i * n + j + 1) * 3]
+            assert torch.equal(own, x[:, :, i::n, j::n])
+    # as torch does it, but for the order of channels
+    order = torch.arange(3 * n * n).reshape(3, n * n).T.flatten()
+    assert torch.equal(h, F.pixel_unshuffle(x, n)[:, order])
+    for t in (h, unfold_pixels(h, n)):
+        assert t.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_folded_unet_denoiser_is_that_of_its_energy(form):
+    net, x = unet(form, fold=2, sigma_data=0.7), torch.randn(3, 1, 4, 8)
+    assert net.stem.weight.shape[1] == 4
+    for sigma in (torch.tensor(0.3), torch.tensor([0.01, 0.5, 80.0])):
+        _, g = gradient(net.at(sigma), x)
+        d = x - sigma.reshape(-1, 1, 1, 1) ** 2 * g
+        assert torch.allclose(net.denoise(x, sigma), d, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", UNET_FORMS)
+def test_folded_unet_derivatives(form):
+    net = unet(form, fold=2, multipliers=(1,), attention=(0,))
+    x = torch.randn(2, 1, 2, 4, requires_grad=True)
+    energy = net.at(torch.tensor([0.5, 2.0]))
+    assert gradcheck(energy, x)
+    assert gradgradcheck(energy, x)
+
+
+@pytest.mark.parametrize("form", ["inner", "square"])
+def test_a_folded_unet_is_one_of_folded_images(form):
+    r"""Folding moves pixels and nothing else: g is that of the plain network on folded images."""
+    net = unet(form, fold=2, channels=3)
+    plain = UNetEnergy(12, 4, (1, 2), 1, head=4, form=form, dtype="float64")
+    plain.load_state_dict(net.state_dict())
+    u, sigma = torch.randn(2, 3, 8, 4), torch.tensor([0.5, 2.0])
+    assert torch.allclose(net.scalar(u, sigma), plain.scalar(fold_pixels(u, 2), sigma))
+
+
+def test_a_folded_unet_has_sides_of_its_own():
+    net = unet(fold=2, multipliers=(1, 2, 2))
+    assert net.multiple == 8 and net(torch.randn(2, 1, 8, 16), 0.5).shape == (2,)
+    with pytest.raises(ValueError, match=r"H and W multiples of 8, got \(2, 1, 8, 12\)"):
+        net(torch.randn(2, 1, 8, 12), 0.5)
+
+
+def test_one_head_has_all_channels():
+    net = unet(multipliers=(1, 2), attention=(0, 1), heads=1)
+    found = {m.head for m in net.modules() if isinstance(m, Attention)}
+    assert found == {4, 8}
+    both = unet(multipliers=(1, 2), attention=(0, 1), heads=2)
+    assert {m.head for m in both.modules() if isinstance(m, Attention)} == {2, 4}
+
+
+@pytest.mark.parametrize("form", ["inner", "denoiser", "sum"])
+def test_unets_of_old_configurations_are_the_same(form):
+    r"""A configuration without the newer keys gives the network it always gave, bit for bit."""
+    text = f'''
+    [data]
+    kind = "images"
+    [objective]
+    kind = "denoising"
+    [network]
+    kind = "unet"
+    width = 8
+    blocks = 1
+    form = "{form}"
+    sigma_data = 0.5
+    precision = "float32"
+    '''
+    config = loads(text)
+    assert config.network == UNet(8, 1, form)
+    assert loads(dumps(config)) == config
+    torch.manual_seed(0)
+    found = config.network.build((3, 8, 8)).state_dict()
+    torch.manual_seed(0)
+    kind = UNetDenoiser if form == "denoiser" else UNetEnergy
+    options = {} if form == "denoiser" else {"form": form}
+    expected = kind(3, 8, blocks=1, head=16, **options).state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[k], v) for k, v in expected.items())
+
+
+def test_unets_of_a_configuration():
+    network = UNet(8, 1, fold=2, multipliers=(1, 2), attention=(0, 1), heads=1)
+    config = Config(ImageData(), Denoising(0.3), network)
+    assert loads(dumps(config)) == config
+    net = network.build((3, 8, 12))
+    assert net.fold == 2 and net.multiple == network.multiple == 4
+    assert {m.head for m in net.modules() if isinstance(m, Attention)} == {8, 16}
+    odd = UNet(12, 1, multipliers=(1, 3), attention=(0,))  # heads divide all levels with attention
+    assert {m.head for m in odd.build((1, 8, 8)).modules() if isinstance(m, Attention)} == {4}
+    for sides, own in (((12, 16), UNet(8, fold=2)), ((30, 32), UNet(8))):
+        line = f"sides that are multiples of {own.multiple}, got {sides[1]}x{sides[0]}; a size, such as 32"
+        with pytest.raises(ValueError, match=line):
+            own.build((3, *sides))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"fold": 0}, "expected fold to be an integer >= 1, got 0"),
+        ({"heads": 0}, "expected heads to be an integer >= 1, got 0"),
+        ({"multipliers": ()}, "expected the number of multipliers .*got 0"),
+        ({"multipliers": (1, 0)}, r"expected multipliers\[1\] to be an integer >= 1, got 0"),
+        ({"multipliers": [1, 2]}, r"expected multipliers to be a tuple of integers, got \[1, 2\]"),
+        (
+            {"attention": (3,)},
+            r"expected attention at levels 0 to 2, one a multiplier, got \(3,\)",
+        ),
+        ({"attention": (1.0,)}, r"expected attention to be a tuple of integers, got \(1\.0,\)"),
+    ],
+)
+def test_configurations_of_unets_say_what_is_wrong(edit, message):
+    with pytest.raises(ValueError, match=message):
+        UNet(**edit)
+
+
 @pytest.mark.parametrize("dim", [1, 2])
 def test_derivatives_of_the_normalization(dim: int) -> None:
     plain = lambda h: h * torch.rsqrt(h.square().mean(dim, keepdim=True) + EPSILON)
@@ -449,9 +578,11 @@ def test_fused_attention_agrees():
 
 @pytest.mark.slow
 @COMPILER
-def test_unet_traced_and_compiled():
-    net = unet(attention=())  # that of the middle stays
-    batch = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4), torch.tensor([0.5, 2.0])
+@pytest.mark.parametrize("fold", [1, 2])
+def test_unet_traced_and_compiled(fold):
+    net = unet(attention=(), fold=fold)  # that of the middle stays
+    side = 4 * fold
+    batch = torch.randn(2, 1, side, side), torch.randn(2, 1, side, side), torch.tensor([0.5, 2.0])
     theta, step = parameters(net), network_gradient(net)
     graph = make_fx(step, tracing_mode="fake")(theta, *batch)
     assert largest_kernel(graph) == 3
@@ -471,6 +602,8 @@ def test_unet_traced_and_compiled():
             r"expected attention at levels 0 to 2, one a multiplier, got \(3,\)",
         ),
         ({"width": 80}, "expected heads that divide 160 channels, got head 64"),
+        ({"heads": 5}, "expected heads that divide 192 channels, got 5 heads"),
+        ({"fold": 0}, "expected fold to be an integer >= 1, got 0"),
         ({"form": "mean"}, "expected form to be one of inner, square, pool, sum, got 'mean'"),
         ({"sigma_data": -1.0}, "expected sigma_data to be a finite number > 0, got -1.0"),
         ({"dtype": "int8"}, "expected dtype to be one of float32, bfloat16, float64, got 'int8'"),

@@ -4,6 +4,7 @@ __all__ = [
     "BENCH_HEADER",
     "DENOISING_HEADER",
     "GENERATION_HEADER",
+    "NETWORKS_HEADER",
     "OPTIMA_HEADER",
     "PAPER_TABLE_2",
     "PUBLISHED",
@@ -14,6 +15,7 @@ __all__ = [
     "generation_rows",
     "minutes_to",
     "mixture_matrix",
+    "networks_rows",
     "optima_rows",
     "render",
     "toy_matrix",
@@ -34,6 +36,7 @@ from .house import demo_table, studio_table, trust_table
 from .images import (
     DENOISING_HEADER,
     GENERATION_HEADER,
+    NETWORKS_HEADER,
     PUBLISHED,
     denoising_rows,
     draw_table,
@@ -42,6 +45,7 @@ from .images import (
     generation_rows,
     generation_table,
     minutes_to,
+    networks_rows,
     optimizer_table,
 )
 from .planar import (
@@ -82,6 +86,7 @@ def render(text: str, root: Path) -> str:
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
         "generation": lambda: generation_table(root / "results/generation.json"),
         "draws": lambda: draw_table(rows("generation")),
+        "networks": lambda: results.markdown(NETWORKS_HEADER, networks_rows(rows("networks"))),
         "optimizers": lambda: optimizer_table(root / "results/optimizers.json"),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }

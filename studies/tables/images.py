@@ -6,6 +6,7 @@ __all__ = [
     "GENERATION_HEADER",
     "GENERATION_NAMES",
     "GOALS",
+    "NETWORKS_HEADER",
     "PUBLISHED",
     "denoising_rows",
     "draw_table",
@@ -14,6 +15,7 @@ __all__ = [
     "generation_rows",
     "generation_table",
     "minutes_to",
+    "networks_rows",
     "optimizer_table",
 ]
 
@@ -204,8 +206,8 @@ def draw_table(rows: Sequence[results.Row]) -> str:
             data, label, params, fid, count, nfe, kid, *_ = generation_line(row, "")
             draw = f"{row['steps']} {'multisteps' if row['sampler'] == 'multistep' else 'steps'}"
             if row["corrector"]:
-                count = row["corrector"]
-                draw += f", {count} transition{'s' * (count > 1)} of MALA a level"
+                moves = row["corrector"]
+                draw += f", {moves} transition{'s' * (moves > 1)} of MALA a level"
             if row["kind"] == "guided":
                 draw, label = f"{draw}, w = {row['guidance']:g}", label.split(", guided")[0]
             rate = "–" if row["acceptance"] is None else f"{row['acceptance']:.0%}"
@@ -270,3 +272,41 @@ def flow_table(path: Path) -> str:
         for (asked, steps, name), own in sorted(cells.items())
     ]
     return results.markdown(("sampler", "steps", "evaluations", *runs), lines)
+
+
+NETWORKS_HEADER = (
+    "set",
+    "network",
+    "parameters",
+    "ms/step",
+    "images/s",
+    "GiB",
+    "minutes",
+    "images seen",
+    "RMSE at 0.3 / 0.6 / 0.9",
+    "FID",
+)
+
+
+def networks_rows(rows: Sequence[results.Row]) -> list[list[str]]:
+    r"""Returns the lines of the trials of networks, one a trial, the lowest FID of each set
+    first."""
+    lines = []
+    last = float("inf")
+    for row in sorted(rows, key=lambda r: (r["data"], last if r["fid"] is None else r["fid"])):
+        errors = [row[f"rmse_{sigma}"] for sigma in (0.3, 0.6, 0.9)]
+        name = row["name"] + (f", seed {row['seed']}" if row["seed"] else "")
+        memory, fid = row["peak_gib"], row["fid"]
+        lines.append([
+            row["data"],
+            name,
+            f"{row['params'] / 1e6:.1f} M",
+            f"{row['ms']:.1f}",
+            f"{row['images_per_second']:,.0f}",
+            "–" if memory is None else f"{memory:.1f}",
+            f"{row['minutes']:g}",
+            f"{row['images_seen'] / 1e6:.2f} M",
+            " / ".join("–" if e is None else f"{e:.4f}" for e in errors),
+            "diverged" if row["diverged"] else number(fid),
+        ])
+    return lines

@@ -28,10 +28,13 @@ with U the U-Net, from images to images, and h the features at the positions i o
 ==========  ================================================  ====================================
 
 One of the last two is the paper's, which does not say how its features are pooled, with its
-additional SiLU :math:`\phi` before the last pooling. The U-Net is that of DDPM++ but for what is
-costly to differentiate twice. A normalization divides each pixel by the root mean square of its
-channels: elementwise but for a sum over the axis that is contiguous in memory, so that a compiler
-fuses it with the activation behind it. A block is
+additional SiLU :math:`\phi` before the last pooling. With `fold` n the U-Net works on blocks of
+n×n pixels: each block becomes one pixel of :math:`n^2 C` channels before the first convolution,
+and the channels of the last one become pixels again. The first level then has 1 / n of the side of
+the image. The U-Net is that of DDPM++ except for what is costly to differentiate twice. A
+normalization divides each pixel by the root mean square of its channels: elementwise but for a sum
+over the axis that is contiguous in memory, so that a compiler fuses it with the activation behind
+it. A block is
 
 .. math:: h \to s(h) + W_2 * \phi(a \odot N(W_1 * \phi(N(h))) + b), \qquad \phi = \text{SiLU},
 
@@ -78,6 +81,30 @@ def double(h: Tensor) -> Tensor:
     b, c, y, x = h.shape
     h = h.permute(0, 2, 3, 1)[:, :, None, :, None].expand(b, y, 2, x, 2, c)
     return h.reshape(b, 2 * y, 2 * x, c).permute(0, 3, 1, 2)
+
+
+def fold_pixels(x: Tensor, n: int) -> Tensor:
+    r"""Returns images with blocks of n×n pixels as channels, in the memory order channels last.
+
+    Channel :math:`(i n + j) C + c` at a position holds channel c of row i, column j of its block.
+
+    Arguments:
+        x: The images, (B, C, n H, n W).
+        n: The side of a block.
+
+    Returns:
+        The folded images, (B, n n C, H, W).
+    """
+    b, c, y, w = x.shape
+    x = x.permute(0, 2, 3, 1).reshape(b, y // n, n, w // n, n, c).transpose(2, 3)
+    return x.reshape(b, y // n, w // n, n * n * c).permute(0, 3, 1, 2)
+
+
+def unfold_pixels(h: Tensor, n: int) -> Tensor:
+    r"""Returns (B, n n C, H, W) as images (B, C, n H, n W): the inverse of `fold_pixels`."""
+    b, c, y, w = h.shape
+    h = h.permute(0, 2, 3, 1).reshape(b, y, w, n, n, c // (n * n)).transpose(2, 3)
+    return h.reshape(b, n * y, n * w, c // (n * n)).permute(0, 3, 1, 2)
 
 
 class Embedding(nn.Module):
@@ -187,17 +214,24 @@ class Resample(nn.Module):
 class UNetEnergy(Precise, Energy):
     r"""Creates the noise-conditional energy :math:`E(x, \sigma)` of images.
 
-    Its sides must be multiples of :math:`2^{L - 1}` with L levels: of 4 by default. The default
-    has 15.6 million parameters, and level 1 of a 32×32 image is 16×16.
+    Its sides must be multiples of :math:`n 2^{L - 1}` with L levels and blocks of n×n pixels
+    folded: of 4 by default. The default has 15.6 million parameters, and level 1 of a 32×32 image
+    is 16×16.
 
     Arguments:
-        channels: The number of channels of an image. width: The number of channels of the first
-        level. multipliers: The number of channels of each level, as a multiple of `width`. blocks:
-        The number of residual blocks a level in the encoder; one more in the decoder. attention:
-        The levels with attention after each block, counted from 0; the middle has it too. head:
-        The number of channels an attention head. form: The form of the scalar g: inner, square,
-        pool or sum. sigma_data: The standard deviation :math:`\sigma_d` of the data. fused:
-        Whether attention runs as one kernel, which can be differentiated once only: enough
+        channels: The number of channels of an image.
+        width: The number of channels of the first level.
+        multipliers: The number of channels of each level, as a multiple of `width`.
+        blocks: The number of residual blocks per level in the encoder; one more in the decoder.
+        attention: The levels with attention after each block, counted from 0; the middle has it
+            too.
+        head: The number of channels per attention head.
+        heads: The number of heads of every attention, whatever its channels; by `head` if not
+            given.
+        fold: The side n of the blocks of pixels that are folded into channels; 1 for none.
+        form: The form of the scalar g: inner, square, pool or sum.
+        sigma_data: The standard deviation :math:`\sigma_d` of the data.
+        fused: Whether attention runs as one kernel, which can be differentiated once only: enough
             for samples and energies, not for the gradient of a loss in the score.
         dtype: A name in `DTYPES`, for the layers; norms, softmax and energies run in float32 at
             least.
@@ -221,9 +255,14 @@ class UNetEnergy(Precise, Energy):
         sigma_data: float = 0.5,
         fused: bool = False,
         dtype: str = "float32",
+        fold: int = 1,
+        heads: int | None = None,
     ) -> None:
         super().__init__()
         checks.positive_integer(channels=channels, width=width, blocks=blocks, head=head)
+        checks.positive_integer(fold=fold)
+        if heads is not None:
+            checks.positive_integer(heads=heads)
         checks.positive_integer(**{f"multipliers[{i}]": m for i, m in enumerate(multipliers)})
         checks.one_of(FORMS, form=form)
         checks.positive(sigma_data=sigma_data)
@@ -235,18 +274,21 @@ class UNetEnergy(Precise, Energy):
                 f" {attention}"
             )
         for c in (*(widths[level] for level in attention), widths[-1]):
-            if c % head:
+            if heads is None and c % head:
                 raise ValueError(f"expected heads that divide {c} channels, got head {head}")
+            if heads is not None and c % heads:
+                raise ValueError(f"expected heads that divide {c} channels, got {heads} heads")
         self.channels, self.form, self.sigma_data = channels, form, sigma_data
-        self.dtype, self.multiple = DTYPES[dtype], 2 ** (levels - 1)
-        features = 4 * width
+        self.dtype, self.fold, self.multiple = DTYPES[dtype], fold, fold * 2 ** (levels - 1)
+        features, folded = 4 * width, channels * fold**2
 
         def stage(channels: int, out: int, attend: bool) -> Stage:
             block = Block(channels, out, features)
-            return Stage(block, Attention(out, head, fused) if attend else None)
+            own = head if heads is None else out // heads
+            return Stage(block, Attention(out, own, fused) if attend else None)
 
         self.embedding = Embedding(width // 2, features)
-        self.stem = Conv2d(channels, width, 3)
+        self.stem = Conv2d(folded, width, 3)
         self.encoder, c, skips = nn.ModuleList(), width, [width]
         for level, out in enumerate(widths):
             if level:
@@ -266,7 +308,7 @@ class UNetEnergy(Precise, Energy):
                 c = out
             if level:
                 self.decoder.append(Resample(c, double))
-        self.head = Conv2d(c, channels, 3, gain=1.0 if form == "square" else 0.0)
+        self.head = Conv2d(c, folded, 3, gain=1.0 if form == "square" else 0.0)
 
     @property
     def hidden(self) -> list[nn.Parameter]:
@@ -304,7 +346,8 @@ class UNetEnergy(Precise, Energy):
         r"""Returns the images :math:`U(u, \sigma)`; of `pool` and `sum`, the features of the
         lowest level."""
         features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)))
-        h = self.stem(u.to(self.dtype, memory_format=torch.channels_last))
+        h = u.to(self.dtype, memory_format=torch.channels_last)
+        h = self.stem(h if self.fold == 1 else fold_pixels(h, self.fold))
         skips = [h]
         for step in self.encoder:
             skips.append(h := step(h, features))
@@ -314,7 +357,8 @@ class UNetEnergy(Precise, Energy):
             return h
         for step in self.decoder:
             h = step(torch.cat([h, skips.pop()], 1) if isinstance(step, Stage) else h, features)
-        return self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
+        h = self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
+        return h if self.fold == 1 else unfold_pixels(h, self.fold)
 
     def check(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
         checks.images(x, self.channels, self.multiple)

@@ -193,7 +193,7 @@ class UNet:
     r"""A noise-conditional U-Net, as an energy or as a plain denoiser."""
 
     width: int = 96
-    """The number of channels of the first level; the next two have twice as many."""
+    """The number of channels of the first level; `multipliers` has those of the others."""
     blocks: int = 2
     """The number of residual blocks a level."""
     form: Literal["inner", "square", "pool", "sum", "denoiser"] = "inner"
@@ -202,19 +202,59 @@ class UNet:
     """The standard deviation of the data."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the layers."""
+    fold: int = 1
+    """The side n of blocks of n×n pixels that become channels before the first convolution and
+    pixels again after the last: the first level has 1 / n of the image's side. 1 for none."""
+    multipliers: tuple[int, ...] = (1, 2, 2)
+    """The number of channels of each level, as a multiple of `width`; each level has half the side
+    of the one before."""
+    attention: tuple[int, ...] = (1,)
+    """The levels with attention, counted from 0; the middle has it too."""
+    heads: int | None = None
+    """The number of heads of every attention; heads of 64 channels, or the largest power of two
+    below that divides the channels, if not given."""
 
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
+        checks.positive_integer(width=self.width, fold=self.fold)
+        for name in ("multipliers", "attention"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(type(v) is int for v in value):
+                raise ValueError(f"expected {name} to be a tuple of integers, got {value!r}")
+        levels = len(self.multipliers)
+        checks.between(1, 8, **{"the number of multipliers": levels})
+        checks.positive_integer(**{f"multipliers[{i}]": m for i, m in enumerate(self.multipliers)})
+        if not all(0 <= level < levels for level in self.attention):
+            raise ValueError(
+                f"expected attention at levels 0 to {levels - 1}, one a multiplier, got"
+                f" {self.attention}"
+            )
+        if self.heads is not None:
+            checks.positive_integer(heads=self.heads)
+
+    @property
+    def multiple(self) -> int:
+        r"""The number that must divide the sides of an image."""
+        return self.fold * 2 ** (len(self.multipliers) - 1)
 
     def build(self, shape: tuple[int, ...]) -> Energy | Denoiser:
         r"""Returns the network of images (C, H, W), initialized from the global RNG."""
         check_images(shape)
-        if any(side % 4 for side in shape[1:]):
-            got = f"{shape[2]}x{shape[1]}; a size, such as 32, crops and resizes"
-            raise ValueError(f"expected images with sides that are multiples of 4, got {got}")
+        multiple = self.multiple
+        if any(side % multiple for side in shape[1:]):
+            fits = multiple * max(1, 32 // multiple)
+            got = f"{shape[2]}x{shape[1]}; a size, such as {fits}, crops and resizes"
+            raise ValueError(
+                f"expected images with sides that are multiples of {multiple}, got {got}"
+            )
+        attended = (self.multipliers[level] * self.width for level in self.attention)
         options: dict[str, Any] = {
             "blocks": self.blocks,
-            "head": math.gcd(64, 2 * self.width),
+            "multipliers": self.multipliers,
+            "attention": self.attention,
+            "head": math.gcd(64, self.multipliers[-1] * self.width, *attended),
+            "heads": self.heads,
+            "fold": self.fold,
             "sigma_data": self.sigma_data,
             "dtype": self.precision,
         }

@@ -37,6 +37,7 @@ Sizes: `SIZES`.
 """
 
 __all__ = [
+    "CANDIDATES",
     "GENERATION_METHODS",
     "IMAGE_METHODS",
     "LEVELS",
@@ -238,6 +239,20 @@ LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
 }
 # width and blocks: 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images
 SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
+# networks that `fokker reproduce networks` compares; millions of parameters on color images
+CANDIDATES: dict[str, UNet] = {
+    "small": UNet(48, 1),  # 2.7
+    "default": UNet(),  # 15.6
+    "default-attn8": UNet(attention=(2,)),  # 15.6; attention at 8×8 of 32×32 images only
+    "fold-96-small": UNet(96, 2, fold=2, multipliers=(1, 1)),  # 4.1
+    "fold-128": UNet(128, 3, fold=2, multipliers=(1, 2)),  # 22.4; attention at 8×8
+    "fold-128-b4": UNet(128, 4, fold=2, multipliers=(1, 2)),  # 27.5
+    "fold-128-attn16": UNet(
+        128, 3, fold=2, multipliers=(1, 2), attention=(0,), heads=1
+    ),  # 21.0; attention at 16×16
+    "fold-160-b3": UNet(160, 3, fold=2, multipliers=(1, 2)),  # 34.9
+    "fold-192": UNet(192, 3, fold=2, multipliers=(1, 2)),  # 50.2
+}
 
 
 MUON = 0.01  # its rate under our preset; the paper's weights are moved by Adam
