@@ -32,7 +32,7 @@ from .cost import (
     growth_table,
     kernel_table,
 )
-from .house import demo_table, studio_table, trust_table
+from .house import demo_table, house_table, studio_table, trust_table
 from .images import (
     DENOISING_HEADER,
     GENERATION_HEADER,
@@ -62,7 +62,7 @@ from .. import results
 
 def documents(root: Path) -> list[Path]:
     r"""Returns the documents that hold tables."""
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
 
 
 def render(text: str, root: Path) -> str:
@@ -81,6 +81,7 @@ def render(text: str, root: Path) -> str:
         "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
+        "house": lambda: house_table(root / "results/house.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),
         "trust": lambda: trust_table(root / "results/trust.json"),
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),

@@ -1,6 +1,15 @@
-r"""The tables of the demonstration, the checks of trust, and the studio."""
+r"""The tables of the code base, the demonstration, the checks of trust, and the studio."""
 
-__all__ = ["DEMO_HEADER", "STUDIO_HEADER", "TRUST", "demo_table", "studio_table", "trust_table"]
+__all__ = [
+    "DEMO_HEADER",
+    "HOUSE",
+    "STUDIO_HEADER",
+    "TRUST",
+    "demo_table",
+    "house_table",
+    "studio_table",
+    "trust_table",
+]
 
 from pathlib import Path
 
@@ -25,6 +34,33 @@ def demo_table(path: Path) -> str:
         for row in content["rows"]
     ]
     return results.markdown(DEMO_HEADER, lines)
+
+
+HOUSE = {
+    "modules": "modules",
+    "lines": "lines",
+    "top_level_names": "names right under `fokker`",
+    "imports_up": "imports that go up a floor",
+    "import_cycles": "import cycles",
+    "kind_checks": "`isinstance` on kinds of data outside tasks and configuration",
+    "longest_function": "lines of the longest function",
+    "wide_lines": "lines over 99 characters",
+    "repeated_lines": "lines in six or more that stand in two places",
+    "wheel_kib": "wheel without weights, KiB",
+    "import_seconds": "`import fokker` after torch, seconds",
+}
+
+
+def house_table(path: Path) -> str:
+    r"""Returns the measures of the code base, one column a row of the file, or how to measure
+    it."""
+    if not path.exists():
+        return "Not measured yet: `python studies/house.py --out results/house.json` does."
+    found = results.load(path)["rows"]
+    header = ("measure", *(f"{row['label']}, `{row['commit']}`" for row in found))
+    show = lambda value: "–" if value is None else f"{value:,}"
+    lines = [[text, *(show(row[key]) for row in found)] for key, text in HOUSE.items()]
+    return results.markdown(header, lines)
 
 
 TRUST = {
