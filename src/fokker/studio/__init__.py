@@ -13,3 +13,5 @@ r"""The studio: a local page on which a 2-D energy is trained and looked at.
 The page itself is written in TypeScript, in the folder `studio` of the repository, and comes built
 in `static`. The server needs the extra `studio`: ``pip install 'fokker[studio]'``.
 """
+
+__all__: list[str] = []
