@@ -5,11 +5,11 @@ thousands of them one by one may be slower than the GPU is done with them. A *ca
 sequence down, with the addresses that each kernel reads and writes; a *replay* launches all of it
 by one call. So
 
-- a replay reads its inputs where those of the capture were, and fills the same outputs again, -
-memory that is asked for within a capture belongs to the graph, and stays taken as long as it
-lives, - nothing within may ask for a value on the processor, and what is done only once (a
-compilation, the
-  choice of an algorithm) must be over before: `capture` runs a function three times first.
+- a replay reads its inputs where those of the capture were, and fills the same outputs again,
+- memory that is asked for within a capture belongs to the graph, and stays taken as long as it
+  lives,
+- nothing within may ask for a value on the processor, and what is done only once (a compilation,
+  the choice of an algorithm) must be over before: `capture` runs a function three times first.
 """
 
 __all__ = ["Captured", "capture", "capturing"]
@@ -52,8 +52,9 @@ def capture(
     The graph reads and writes the memory of what the function holds: keep it as long as the graph.
 
     Arguments:
-        run: The function. device: The device on which it runs; the current one by default. pool:
-        Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
+        run: The function.
+        device: The device on which it runs; the current one by default.
+        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
             one may overwrite the results of the others.
     """
     with torch.cuda.device(device):

@@ -14,8 +14,8 @@ ones. What the rate means does not depend on the width of the network.
 
 The map O comes without a decomposition. With :math:`X_0 = N / \|N\|`, five times
 
-.. math:: X \leftarrow a X + b (X X^\top) X + c (X X^\top)^2 X, \qquad (a, b, c) = (3.4445,
--4.7750, 2.0315),
+.. math:: X \leftarrow a X + b (X X^\top) X + c (X X^\top)^2 X, \qquad
+    (a, b, c) = (3.4445, -4.7750, 2.0315),
 
 moves every singular value s by the polynomial :math:`a s + b s^3 + c s^5`, which takes all but the
 tiniest to between 0.68 and 1.21, near enough to one. It needs products of matrices only, in

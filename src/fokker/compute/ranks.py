@@ -5,8 +5,8 @@ k), so every rank draws the same batch and the same noise, takes its rows
 (`fokker.objectives.Share`) and computes the gradient of their mean. One all-reduce of one flat
 tensor,
 
-.. math:: (\partial_\theta L, \; L, \; \text{info}, \; \text{flags}) \to \tfrac{1}{R} \sum_r
-(\dots)_r ,
+.. math:: (\partial_\theta L, \; L, \; \text{info}, \; \text{flags}) \to
+    \tfrac{1}{R} \sum_r (\dots)_r ,
 
 gives each rank the gradient of the whole batch, and each takes the same step of the optimizer and
 of the average: what is a function of equal numbers is equal, and `agree` checks it. A batch and a

@@ -158,10 +158,11 @@ class Step:
         adam.step()
 
     Arguments:
-        energy: The energy; its parameters and buffers are read anew at each call. objective: The
-        objective. compile: Whether the step is compiled, and on a GPU captured. share: The share
-        of a rank, if there are several. The batch is the whole one in any case, the
-            state that of the share.
+        energy: The energy; its parameters and buffers are read anew at each call.
+        objective: The objective.
+        compile: Whether the step is compiled, and on a GPU captured.
+        share: The share of a rank, if there are several. The batch is the whole one in any case,
+            the state that of the share.
         slices: The number of slices of the share that are taken one after another, to save memory.
     """
 

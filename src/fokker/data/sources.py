@@ -11,7 +11,7 @@ They are those of
 - a set known by name: its folder in the data folder, or in the cache, where it is fetched to from
   the hub, once;
 - any other set on the hub, `hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIG`, fetched to the cache,
-once.
+  once.
 """
 
 __all__ = [

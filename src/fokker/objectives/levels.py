@@ -16,19 +16,16 @@ so :math:`\delta = t_i^2 - t_{i-1}^2`. (With E at its own level at each point, a
 whole noise of z is known, :math:`z = x + \sigma_z \bar\varepsilon`, and that is what makes this
 cheap. With cost counted in forward passes (a plain step, value and parameter gradient, is 3):
 
-==================  ====================================================================
-==========
+==================  ====================================================================  ======
 form                estimate                                                              passes
-==================  ====================================================================
-==========
+==================  ====================================================================  ======
 `stein`             :math:`\Delta E(z) \to \bar\varepsilon \cdot \nabla E(z) / \sigma_z`  9
 `hutchinson`        :math:`\Delta E(z) \to v^\top \nabla^2 E(z) \, v`                     15
 `surrogate`         :math:`[E(y) - E(z + \delta w)] / \delta`, w held fixed               8
 `path`              the bracket between y and z, by Stein; the contrast on half the rows  9
 `limit`             :math:`\delta \to 0`, denoising score matching                        6
 `hutchinson-limit`  :math:`\delta \to 0`, the Laplacian as in `hutchinson`                12
-==================  ====================================================================
-==========
+==================  ====================================================================  ======
 
 **The contrast without its noise.** To first order :math:`[E(y) - E(z)] / \delta` is :math:`-\eta
 \cdot \nabla E(z) / \sqrt{\delta}`, whose variance grows as :math:`1 / \delta` although its mean,
@@ -51,8 +48,8 @@ Noise of level σ has a norm of :math:`\sigma \sqrt{D} \, (1 \pm 1 / \sqrt{2 D})
 energy where the bracket, which is taken at z, no longer sees its slope. For noise alone (the data
 a point) the minimizer is radial; with F the distribution function of the norm and f its density,
 
-.. math:: E'(\rho) = \frac{\rho}{2 \sigma_z^2} + \frac{F_y(\rho) - F_z(\rho)}{\delta \, f_z(\rho)}
-,
+.. math::
+    E'(\rho) = \frac{\rho}{2 \sigma_z^2} + \frac{F_y(\rho) - F_z(\rho)}{\delta \, f_z(\rho)} ,
 
 where the truth is :math:`\rho / \sigma_z^2`. On 28×28 grey images the paper's r = 0.2 gives 0.69
 of it at the median norm and 0.60 at one deviation above; r = 0.05 is off by 22 % at one deviation,
@@ -192,10 +189,10 @@ class LevelDCD(Objective):
     Arguments:
         level: The standard deviation :math:`\sigma` of the noise given to the data, or its law.
         step: The share :math:`r = \delta / \sigma^2` of the step; limits and a `Grid` have none.
-        form: The estimator, a row of the table above. conditional: Whether the energy takes the
-        level as well, E(x, σ). weight: The weight of a point: `one`; `variance`,
-        :math:`\sigma_z^2`, with which the limit is
-            the error of the noise, :math:`\tfrac{1}{2} \|\sigma \nabla E - \varepsilon\|^2`; or
+        form: The estimator, a row of the table above.
+        conditional: Whether the energy takes the level as well, E(x, σ).
+        weight: The weight of a point: `one`; `variance`, :math:`\sigma_z^2`, with which the limit
+            is the error of the noise, :math:`\tfrac{1}{2} \|\sigma \nabla E - \varepsilon\|^2`; or
             `edm`, :math:`\sigma_z^2 (1 + \sigma_z^2 / \sigma_d^2)`, which keeps the error of a
             preconditioned network of order one at high levels too.
         sigma_data: The standard deviation :math:`\sigma_d` of the data, for the weight `edm`.
@@ -363,8 +360,8 @@ class Denoising(Objective):
     r"""Creates the regression of a denoiser, which need not be a gradient: no EBM, but their
     bound.
 
-    .. math:: L = \mathbb{E} \, \frac{w(\sigma)}{2 \sigma^4} \|D(x + \sigma \varepsilon, \sigma) -
-    x\|^2 ,
+    .. math::
+        L = \mathbb{E} \, \frac{w(\sigma)}{2 \sigma^4} \|D(x + \sigma \varepsilon, \sigma) - x\|^2 ,
 
     with the weight w of `LevelDCD`: for :math:`D = x - \sigma^2 \nabla E` it is its limit.
 

@@ -45,8 +45,8 @@ References:
     | https://arxiv.org/abs/2206.00364
     | Score-Based Generative Modeling through SDEs (Song et al., 2021)
     | https://arxiv.org/abs/2011.13456
-    | DPM-Solver++ (Lu et al., 2022), whose 2M has :math:`\tfrac{1}{2} h (1 - e^{-h})` for the last
-    factor
+    | DPM-Solver++ (Lu et al., 2022), whose 2M has :math:`\tfrac{1}{2} h (1 - e^{-h})` for the
+      last factor
     | https://arxiv.org/abs/2211.01095
 """
 
@@ -118,8 +118,8 @@ def karras(
 class Churn:
     r"""Creates the noise that a step begins with, as in EDM's Algorithm 2.
 
-    .. math:: \gamma = \min (S / N, \sqrt{2} - 1) \;\text{ at levels from `low` to `high`, else }\;
-    0
+    .. math::
+        \gamma = \min (S / N, \sqrt{2} - 1) \;\text{ at levels from `low` to `high`, else }\; 0
 
     Arguments:
         amount: The total :math:`S > 0`, EDM's S_churn, shared by N steps.
