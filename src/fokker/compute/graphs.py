@@ -54,7 +54,8 @@ def capture(
     Arguments:
         run: The function.
         device: The device on which it runs; the current one by default.
-        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a replay of
+        pool: Memory that several graphs share (`torch.cuda.graph_pool_handle`), if any: a
+            replay of
             one may overwrite the results of the others.
     """
     with torch.cuda.device(device):

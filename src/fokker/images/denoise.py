@@ -16,7 +16,8 @@ by Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigm
                :math:`2 (\sigma / \sigma_1)^2`, at least 2
 `posterior`    for :math:`\sigma > \sigma_1`, :math:`x = y + \tau \eta` with
                :math:`\tau^2 = \sigma^2 - \sigma_1^2` and :math:`y \sim p_1`; Langevin chains of
-               :math:`E(y) + \|x - y\|^2 / 2 \tau^2`, and the mean over them of Tweedie's guess from y. Exact as chains go on
+               :math:`E(y) + \|x - y\|^2 / 2 \tau^2`, and the mean over them of Tweedie's guess
+               from y. Exact as chains go on
 =============  ====================================================================================
 
 At :math:`\sigma = \sigma_1` the first two agree and are exact; `posterior` is the first there.

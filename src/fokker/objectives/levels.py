@@ -361,7 +361,8 @@ class Denoising(Objective):
     bound.
 
     .. math::
-        L = \mathbb{E} \, \frac{w(\sigma)}{2 \sigma^4} \|D(x + \sigma \varepsilon, \sigma) - x\|^2 ,
+        L = \mathbb{E} \, \frac{w(\sigma)}{2 \sigma^4} \|D(x + \sigma \varepsilon, \sigma) -
+        x\|^2 ,
 
     with the weight w of `LevelDCD`: for :math:`D = x - \sigma^2 \nabla E` it is its limit.
 

@@ -163,7 +163,8 @@ def fit(
         say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank
             0.
         watch: Called once a step with the number of steps done, the loss and the averaged
-            weights, which the next step overwrites. If it returns true, training saves and stops, as if
+            weights, which the next step overwrites. If it returns true, training saves and
+            stops, as if
             interrupted; the last step is the end in any case.
         turn: Entered when all is ready to train, the step compiled, and left when training is
             over: a lock by which several runs that are prepared side by side take turns on a
