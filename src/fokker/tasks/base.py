@@ -86,9 +86,9 @@ class Run:
         in float32.
 
         Arguments:
-            device: The device. exact: Whether values of the energy count, as for an acceptance or
-            a likelihood: in bfloat16 they
-                are off by nats.
+            device: The device.
+            exact: Whether values of the energy count, as for an acceptance or a likelihood. In
+                bfloat16 they are off by nats.
         """
         if exact and isinstance(self.energy, Denoiser):
             raise ValueError(
