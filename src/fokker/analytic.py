@@ -16,9 +16,17 @@ them are closed form too:
     + \|Q m\|^2
 
 with :math:`P, Q` the precisions and :math:`m` the difference of the means.
+
+`fit_mixture` fits one to points by expectation maximization,
+
+.. math:: r_{nk} \propto w_k \, \mathcal{N}(x_n; \mu_k, \Sigma_k), \quad
+    w_k = \tfrac{1}{N} \sum_n r_{nk}, \quad \mu_k, \Sigma_k = \text{the moments of the } x_n
+    \text{ weighted by } r_{nk} ,
+
+and chooses the number of components by Schwarz's criterion (BIC).
 """
 
-__all__ = ["Gaussian", "GaussianMixture", "ring_of_gaussians"]
+__all__ = ["Gaussian", "GaussianMixture", "fit_mixture", "ring_of_gaussians"]
 
 import math
 import torch
@@ -30,6 +38,7 @@ from .derivatives import Jet
 from .diffusions import Linear
 from .energies import Energy
 
+STARTS, ITERATIONS = 2, 60  # of expectation maximization
 NUMBERS = 2**22  # held at a time where a mixture has many components or dimensions
 
 
@@ -204,3 +213,75 @@ def ring_of_gaussians(
     generator = torch.Generator().manual_seed(seed)
     means = torch.randn(K, D, generator=generator)
     return GaussianMixture(radius * means / means.norm(dim=1, keepdim=True), std**2)
+
+
+def fit_mixture(
+    x: Tensor,
+    most: int = 4,
+    floor: float = 0.05,
+    generator: torch.Generator | None = None,
+) -> GaussianMixture:
+    r"""Returns a mixture fitted to points, with one to `most` components, in the dtype of x.
+
+    The covariance of a component with few points is shrunk to its diagonal, as if D more points
+    with that diagonal had been seen, and has `floor**2` added to its diagonal.
+
+    Arguments:
+        x: The points, with shape :math:`(N, D)`.
+        most: The largest number of components.
+        floor: The least standard deviation of a component in any direction.
+        generator: The source of randomness.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> truth = GaussianMixture(torch.tensor([[-2.0], [2.0]]), 0.25)
+        >>> fit_mixture(truth.sample(2000, generator), generator=generator).means.flatten().abs()
+        tensor([2.0, 2.0])
+    """
+    checks.points(x)
+    checks.positive_integer(most=most)
+    checks.positive(floor=floor)
+    points = x.detach().double()
+    n, d = points.shape
+    best, least = None, math.inf
+    for k in range(1, most + 1):
+        if k > 1 and n < 4 * k:
+            break
+        for _ in range(STARTS if k > 1 else 1):
+            found = maximize(points, k, floor, generator)
+            size = k * (1 + d + d * (d + 1) / 2)
+            bic = 2 * float(found(points).sum()) + size * math.log(n)
+            if bic < least:
+                best, least = found, bic
+    if best is None:
+        raise FloatingPointError(f"expected finite points to fit a mixture to, got {n} points")
+    return GaussianMixture(best.means.to(x), best.covariances.to(x), best.weights.to(x))
+
+
+def maximize(
+    x: Tensor, components: int, floor: float, generator: torch.Generator | None
+) -> GaussianMixture:
+    r"""Returns the mixture at which expectation maximization arrives from means at random
+    points."""
+    n, d = x.shape
+    eye = torch.eye(d, dtype=x.dtype, device=x.device)
+    spread = x.var(0, correction=0).clamp_min(floor**2)
+    start = torch.randperm(n, generator=generator, device=x.device)[:components]
+    mixture = GaussianMixture(x[start], torch.diag(spread).clone())
+    before = math.inf
+    for _ in range(ITERATIONS):
+        logs, _ = mixture.parts(x)
+        now = -float(torch.logsumexp(logs, 0).mean())
+        if abs(before - now) < 1e-5:
+            break
+        before, r = now, torch.softmax(logs, 0).clamp_min(1e-12 / n)
+        count = r.sum(1)
+        means = (r @ x) / count[:, None]
+        covariances = []
+        for j in range(components):
+            shift = x - means[j]
+            moment = (shift.T * r[j]) @ shift
+            diagonal = torch.diag(moment.diagonal() / count[j])
+            covariances.append((moment + d * diagonal) / (count[j] + d) + floor**2 * eye)
+        mixture = GaussianMixture(means, torch.stack(covariances), count / n)
+    return mixture

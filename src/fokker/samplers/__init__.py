@@ -1,4 +1,4 @@
-r"""Samplers: Langevin chains, annealing, exact samples in the plane, flows and guidance."""
+r"""Samplers: chains, annealing, particles, exact samples in the plane, flows and guidance."""
 
 __all__ = [
     "FLOWS",
@@ -7,6 +7,7 @@ __all__ = [
     "ULA",
     "Acceptance",
     "Annealed",
+    "Bracket",
     "Churn",
     "Corrector",
     "Drawn",
@@ -17,14 +18,22 @@ __all__ = [
     "Heun",
     "Info",
     "Inverted",
+    "Ladder",
     "Multistep",
+    "Particles",
+    "Population",
     "Run",
+    "Sampled",
     "Sampler",
     "State",
+    "Unreliable",
+    "Verdict",
+    "bracket",
     "ess",
     "geometric",
     "invert",
     "invert_anywhere",
+    "judge_particles",
     "karras",
     "rhat",
     "standard_error",
@@ -39,6 +48,8 @@ from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
 from .guidance import Guided
 from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
+from .particles import Bracket, Ladder, Particles, Population, Unreliable, bracket
+from .verdict import Sampled, Verdict, judge_particles
 
 SAMPLERS: dict[str, type[Sampler]] = {"ula": ULA, "mala": MALA, "annealed": Annealed}
 FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun, "multistep": Multistep}

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from typing import NamedTuple
 
+from .particles import Unreliable
 from .. import checks
 from ..derivatives import EnergyLike, value
 from ..grid import Grid
@@ -48,7 +49,7 @@ def masses(energy: EnergyLike, grid: Grid, dtype: torch.dtype) -> tuple[Tensor, 
     :math:`(N^2)`."""
     e = grid.evaluate(energy, dtype).double()
     if not torch.isfinite(e).all():
-        raise ValueError(
+        raise Unreliable(
             f"expected a finite energy on the square {grid.low:g} to {grid.high:g}, got NaN"
             " or infinity"
         )
@@ -105,11 +106,9 @@ def invert(
     _, p = masses(energy, grid, dtype)
     border = border_mass(p, grid.size)
     if border > SPILL:
-        raise ValueError(
-            "expected an energy whose mass lies inside the square"
-            f" {grid.low:g} to {grid.high:g}, got {border:.1%} of it along the border: the"
-            " energy does"
-            " not confine its density"
+        raise Unreliable(
+            f"expected an energy whose mass lies inside the square {grid.low:g} to {grid.high:g},"
+            f" got {border:.1%} of it along the border: the energy does not confine its density"
         )
     fine = zoom(p, grid)
     e, p = masses(energy, fine, dtype)
@@ -130,10 +129,9 @@ def invert(
         if float(torch.exp(logs - bound).sum()) > 1.2 * n + 20:  # expected number accepted
             break
     else:
-        raise ValueError(
-            f"expected a grid that resolves the energy, got {fine}, on which the density"
-            " changes by a"
-            f" factor {math.exp(min(bound, 700)):.3g} within a cell"
+        raise Unreliable(
+            f"expected a grid that resolves the energy, got {fine}, on which the density changes"
+            f" by a factor {math.exp(min(bound, 700)):.3g} within a cell"
         )
     u = torch.rand(len(logs), generator=generator, dtype=torch.float64)
     accepted = torch.cat(found)[torch.log(u) < logs - bound]

@@ -42,7 +42,7 @@ References:
     | (Zhou et al., 2016), the conditional effective share
 """
 
-__all__ = ["Bracket", "Ladder", "Particles", "Population", "Rung", "bracket"]
+__all__ = ["Bracket", "Ladder", "Particles", "Population", "Rung", "Unreliable", "bracket"]
 
 import math
 import torch
@@ -60,6 +60,10 @@ from ..derivatives import EnergyLike, value
 ROWS = 8192  # points evaluated at a time
 EVEN = 0.5  # effective share of the weights below which an island is resampled
 FIRST = 0.5  # step size of the first rung, in units of the particles' spread
+
+
+class Unreliable(ValueError):
+    r"""Says why samples of an energy, or its :math:`\log Z`, cannot be trusted."""
 
 
 class Rung(NamedTuple):
@@ -90,6 +94,8 @@ class Population(NamedTuple):
     ancestors: float  # share of the first particles of which a last one descends
     rungs: int
     rhat: float  # of the coordinates and the energy, the largest; an island is a chain
+    energies: Tensor  # (G), the mean energy of each island, float64
+    size: float  # effective number of samples, by the spread of the islands' mean energies
 
 
 class Bracket(NamedTuple):
@@ -209,14 +215,14 @@ class Particles:
     ) -> Ladder:
         r"""Returns the ladder that a pilot run of n particles chooses.
 
-        Raises a `ValueError` if the energy is not reached within the largest number of rungs.
+        Raises `Unreliable` if the energy is not reached within the largest number of rungs.
         """
         checks.positive_integer(n=n)
         x, log_w = self.base.sample(n, generator), None
         gap, beta, step_size, found = self.gap(energy, x), 0.0, FIRST, []
         while beta < 1:
             if len(found) == self.rungs:
-                raise ValueError(
+                raise Unreliable(
                     f"expected an energy that {self.rungs} rungs reach from the base, got only to"
                     f" beta = {beta:.6g}: the energy does not confine its density, or the base is"
                     " far from it"
@@ -252,7 +258,7 @@ class Particles:
             if low > 0 and high - low < 1e-3 * low:
                 break
         if low == 0 or beta + low == beta:
-            raise ValueError(
+            raise Unreliable(
                 f"expected an energy near the base, got weights of one particle alone at beta ="
                 f" {beta:.6g}"
             )
@@ -373,9 +379,11 @@ class Particles:
         alive = len(torch.unique(ancestors.flatten()[which])) / len(x)
         rhat = float(rhat.nan_to_num(math.inf).max())
         mean, error = combine(log_z)
+        means, within = e.reshape(islands, n).mean(1), e.reshape(islands, n).var(1).mean()
+        size = float(islands * within / means.var().clamp_min(1e-300))
         return Population(
             x, self.energies(energy, x), mean, error, log_z, share, acceptance, alive,
-            len(ladder.rungs), rhat,
+            len(ladder.rungs), rhat, means, min(size, float(len(x))),
         )  # fmt: skip
 
     def energies(self, energy: EnergyLike, x: Tensor) -> Tensor:
@@ -447,7 +455,8 @@ def bracket(
     Arguments:
         particles: The particles.
         energy: The energy.
-        exact: Independent, exact samples of it, with shape :math:`(N, D)`.
+        exact: Independent, exact samples of it, with shape :math:`(N, D)`, to which the base was
+            not fitted: it would be too close to them.
         generator: The source of randomness; the global one if not given.
         errors: The number of standard errors on each side.
     """
