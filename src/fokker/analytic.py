@@ -261,13 +261,12 @@ def fit_mixture(
 def maximize(
     x: Tensor, components: int, floor: float, generator: torch.Generator | None
 ) -> GaussianMixture:
-    r"""Returns the mixture at which expectation maximization arrives from means at random
-    points."""
+    r"""Returns the mixture at which expectation maximization arrives from means at points far
+    apart."""
     n, d = x.shape
     eye = torch.eye(d, dtype=x.dtype, device=x.device)
     spread = x.var(0, correction=0).clamp_min(floor**2)
-    start = torch.randperm(n, generator=generator, device=x.device)[:components]
-    mixture = GaussianMixture(x[start], torch.diag(spread).clone())
+    mixture = GaussianMixture(spread_out(x, components, generator), torch.diag(spread).clone())
     before = math.inf
     for _ in range(ITERATIONS):
         logs, _ = mixture.parts(x)
@@ -285,3 +284,19 @@ def maximize(
             covariances.append((moment + d * diagonal) / (count[j] + d) + floor**2 * eye)
         mixture = GaussianMixture(means, torch.stack(covariances), count / n)
     return mixture
+
+
+def spread_out(x: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
+    r"""Returns k of the points, each drawn in proportion to its squared distance to those before
+    (k-means++)."""
+    weight, chosen = x.new_ones(len(x)), []
+    for _ in range(k):
+        level = torch.rand((), generator=generator, dtype=x.dtype, device=x.device)
+        cumulative = weight.cumsum(0)
+        which = torch.searchsorted(cumulative, level * cumulative[-1]).clamp_max(len(x) - 1)
+        chosen.append(x[which])
+        distance = (x - chosen[-1]).square().sum(1)
+        weight = torch.minimum(weight, distance) if len(chosen) > 1 else distance
+        if not weight.any():  # fewer different points than components
+            weight = x.new_ones(len(x))
+    return torch.stack(chosen)
