@@ -13,12 +13,13 @@ import torch
 
 from fokker.objectives.cd import langevin
 from fokker.samplers import (
+    HMC,
     MALA,
     SAMPLERS,
     ULA,
     Annealed,
     Sampler,
-    State,
+    Tempered,
     geometric,
     standard_error,
 )
@@ -27,6 +28,8 @@ from torch import nn
 EXAMPLES = {
     "ula": ULA(0.1),
     "mala": MALA(0.5, warmup=7),
+    "hmc": HMC(0.3, leaps=4, warmup=8),
+    "tempered": Tempered(MALA(0.5), (1.0, 2.0)),
     "annealed": Annealed(MALA(0.5, warmup=2), geometric(4.0, 3), steps=4),
 }
 everyone = pytest.mark.parametrize("sampler", EXAMPLES.values(), ids=EXAMPLES.keys())
@@ -66,9 +69,16 @@ def two_modes(weight, at=6.0):
 
 
 def same(a, b):
-    return all(
-        torch.equal(torch.as_tensor(u), torch.as_tensor(v)) for u, v in zip(a, b, strict=True)
-    )
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(same(u, v) for u, v in zip(a, b, strict=True))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def cloned(state):
+    if isinstance(state, tuple):
+        parts = [cloned(v) for v in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return state.clone() if isinstance(state, torch.Tensor) else state
 
 
 def significance(values, truth=0.0):
@@ -149,7 +159,7 @@ def test_step_is_pure_and_builds_no_graph(sampler):
     x = normal(4, 2).requires_grad_()
     before = x.detach().clone()
     state = sampler.init(lambda x: net(x).squeeze(1) + quadratic(x), x)
-    copy = State(*(v.clone() if isinstance(v, torch.Tensor) else v for v in state))
+    copy = cloned(state)
     after, info = sampler.step(lambda x: net(x).squeeze(1) + quadratic(x), state, seeded())
     assert torch.equal(x, before) and same(state, copy)
     tensors = [v for v in (*state, *after, *info) if isinstance(v, torch.Tensor)]
@@ -466,3 +476,82 @@ def test_bad_runs(sampler, arguments, message):
     arguments = {"energy": quadratic, "x": torch.zeros(3, 2), "steps": 5} | arguments
     with pytest.raises(ValueError, match=message):
         sampler.run(**arguments)
+
+
+# --- Hamiltonian moves and parallel tempering ---
+
+
+def correlated(d):
+    r"""A Gaussian whose widths differ by a factor of ten, in turned axes; its covariance."""
+    q, _ = torch.linalg.qr(normal(d, d, seed=3))
+    covariance = q @ torch.diag(torch.logspace(-1, 1, d, dtype=torch.float64)) @ q.T
+    precision = torch.linalg.inv(covariance)
+    return (lambda x: ((x @ precision) * x).sum(1) / 2), covariance
+
+
+@pytest.mark.parametrize("mass", ["unit", "diagonal", "dense"])
+def test_hmc_has_the_moments_of_a_correlated_gaussian(mass):
+    energy, covariance = correlated(6)
+    run = HMC(0.1, leaps=8, warmup=200, mass=mass).run(energy, normal(64, 6), 400, seeded(1))
+    products = torch.einsum("sbi,sbj->sbij", run.samples, run.samples)
+    assert (run.samples.mean((0, 1)).abs() < 5 * standard_error(run.samples)).all()
+    off = (products.mean((0, 1)) - covariance).abs()
+    assert (off < 5 * standard_error(products)).all()
+    assert abs(run.acceptance.mean - 0.8) < 0.1  # the target of the dual averaging
+    if mass == "dense":
+        factor = run.state.memory.factor
+        assert ((factor @ factor.T - covariance).abs() < 0.15 * covariance.diagonal().max()).all()
+
+
+def test_a_fitted_mass_is_worth_its_warmup():
+    energy, _ = correlated(6)
+    least = {}
+    for mass in ("unit", "dense"):
+        run = HMC(0.1, leaps=4, warmup=200, mass=mass).run(energy, normal(32, 6), 300, seeded(2))
+        least[mass] = float(run.ess().min())
+    assert least["dense"] > 3 * least["unit"]
+
+
+@pytest.mark.parametrize("sampler", [MALA(0.5), HMC(0.5, leaps=4)], ids=["mala", "hmc"])
+def test_tempering_finds_the_weights_of_far_modes(sampler):
+    r"""From a start in the wrong mode; the sampler alone never leaves it."""
+    energy, x = two_modes(0.8), torch.tensor([[-6.0, 0.0]], dtype=torch.float64).repeat(400, 1)
+    alone = sampler.run(energy, x, 50, seeded())
+    assert (alone.samples[..., 0] < 0).all()
+    power = 1.0 if isinstance(sampler, MALA) else 0.5
+    tempered = Tempered(sampler, (1.0, 2.5, 6.0, 15.0, 40.0), power)
+    run = tempered.run(energy, x, 300, seeded(), burn=500)
+    chains = (run.samples[..., 0] > 0).double().mean(0)  # one value a chain, which is independent
+    assert significance(chains, 0.8) < 5
+    second = run.samples[..., 1].square().mean(0)
+    assert significance(second, 1.0) < 5
+
+
+def test_a_trade_keeps_energies_and_gradients_true():
+    energy = two_modes(0.8)
+    tempered = Tempered(MALA(0.5), (1.0, 3.0, 9.0))
+    state = tempered.init(energy, normal(50, 2))
+    for _ in range(5):
+        state, _ = tempered.step(energy, state, seeded())
+    for k, inner in enumerate(state.memory):
+        fresh = MALA(0.5).init(tempered.tempered(energy, k), inner.x)
+        torch.testing.assert_close(inner.energy, fresh.energy)
+        torch.testing.assert_close(inner.gradient, fresh.gradient)
+    assert torch.equal(state.x, state.memory[0].x)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: HMC(0.0), "step_size"),
+        (lambda: HMC(1.0, leaps=0), "leaps"),
+        (lambda: HMC(1.0, target=1.0), "target strictly between 0 and 1"),
+        (lambda: HMC(1.0, mass="full"), "mass to be one of unit, diagonal, dense"),  # pyright: ignore
+        (lambda: Tempered(MALA(1.0), (1.0,)), "two temperatures or more"),
+        (lambda: Tempered(MALA(1.0), (2.0, 3.0)), "rise from 1"),
+        (lambda: Tempered(MALA(1.0), (1.0, 3.0), power=0.0), "power"),
+    ],
+)
+def test_moves_refuse_bad_settings(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()

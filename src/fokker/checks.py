@@ -21,6 +21,7 @@ __all__ = [
     "positive",
     "positive_integer",
     "seed",
+    "share",
     "times",
     "unknown",
     "writable",
@@ -115,6 +116,13 @@ def not_negative(**values: float) -> None:
 def positive_integer(**values: int) -> None:
     r"""Raises unless every named value is an integer of one or more."""
     at_least(1, **values)
+
+
+def share(**values: float) -> None:
+    r"""Raises unless every named value lies strictly between 0 and 1."""
+    for name, value in values.items():
+        if not (number(value) and 0 < value < 1):
+            raise ValueError(f"expected {name} strictly between 0 and 1, got {brief(value)}")
 
 
 def at_least(low: int, **values: int) -> None:

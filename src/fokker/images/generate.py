@@ -75,8 +75,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         checks.not_negative(churn=self.churn)
-        if not isinstance(self.corrector, int) or self.corrector < 0:
-            raise ValueError(f"expected corrector to be an integer >= 0, got {self.corrector!r}")
+        checks.at_least(0, corrector=self.corrector)
         if self.sampler == "multistep" and (self.churn or self.corrector):
             what = "churn" if self.churn else "corrector"
             raise ValueError(

@@ -93,8 +93,7 @@ class TableData(Data):
     judge them by (test)."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"expected held_out strictly between 0 and 1, got {self.held_out!r}")
+        checks.share(held_out=self.held_out)
 
     @property
     def title(self) -> str:

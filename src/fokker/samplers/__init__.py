@@ -2,6 +2,7 @@ r"""Samplers: chains, annealing, particles, exact samples in the plane, flows an
 
 __all__ = [
     "FLOWS",
+    "HMC",
     "MALA",
     "SAMPLERS",
     "ULA",
@@ -26,6 +27,7 @@ __all__ = [
     "Sampled",
     "Sampler",
     "State",
+    "Tempered",
     "Unreliable",
     "Verdict",
     "bracket",
@@ -46,10 +48,18 @@ from .diagnostics import Acceptance, ess, rhat, standard_error
 from .field import Field
 from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
 from .guidance import Guided
+from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
 from .particles import Bracket, Ladder, Particles, Population, Unreliable, bracket
+from .tempering import Tempered
 from .verdict import Sampled, Verdict, judge_particles
 
-SAMPLERS: dict[str, type[Sampler]] = {"ula": ULA, "mala": MALA, "annealed": Annealed}
+SAMPLERS: dict[str, type[Sampler]] = {
+    "ula": ULA,
+    "mala": MALA,
+    "hmc": HMC,
+    "annealed": Annealed,
+    "tempered": Tempered,
+}
 FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun, "multistep": Multistep}

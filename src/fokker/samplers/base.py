@@ -23,7 +23,7 @@ import abc
 import torch
 
 from torch import Tensor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import diagnostics
 from .. import checks
@@ -38,6 +38,7 @@ class State(NamedTuple):
     gradient: Tensor  # (B, *), at x
     step_size: Tensor  # (), h
     count: int  # transitions so far  # pyright: ignore[reportIncompatibleMethodOverride]
+    memory: Any = None  # what else the sampler knows: its mass, its hotter replicas
 
 
 class Info(NamedTuple):
@@ -129,8 +130,7 @@ class Sampler(abc.ABC):
             )
         state = x if isinstance(x, State) else self.init(energy, x)
         burn = max(0, self.transient - state.count) if burn is None else burn
-        if isinstance(burn, bool) or not (isinstance(burn, int) and burn >= 0):
-            raise ValueError(f"expected burn to be an integer >= 0, got {burn!r}")
+        checks.at_least(0, burn=burn)
         for _ in range(burn):
             state, _ = self.step(energy, state, generator)
         samples = state.x.new_empty(steps // thin, *state.x.shape)

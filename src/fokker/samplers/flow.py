@@ -263,8 +263,7 @@ class Flow(abc.ABC):
         """
         batch = n if batch is None else batch
         checks.positive_integer(n=n, batch=batch)
-        if isinstance(first, bool) or not (isinstance(first, int) and first >= 0):
-            raise ValueError(f"expected first to be an integer >= 0, got {first!r}")
+        checks.at_least(0, first=first)
         own = self.corrector
         if own is not None and own.sampler.transient and not own.step_sizes:
             raise ValueError(

@@ -39,6 +39,24 @@ from ..shapes import align, dot
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
+def start(energy: EnergyLike, x: Tensor | State, step_size: float) -> State:
+    r"""Returns the state of chains at points; of one, its points evaluated anew."""
+    if isinstance(x, State):
+        x, _, _, h, count, _ = x
+    else:
+        x = checks.points(x).detach().clone()
+        h, count = torch.full((), step_size, dtype=x.dtype, device=x.device), 0
+    e, g = gradient(energy, x)
+    bad = ~(torch.isfinite(e) & torch.isfinite(g).flatten(1).all(1))
+    if bad.any():
+        raise FloatingPointError(
+            f"expected finite energies and gradients where the chains start, got NaN or"
+            f" infinity at {int(bad.sum())} of {len(x)} points, the first at index"
+            f" {int(bad.nonzero()[0])} with energy {float(e[bad][0]):.4g}"
+        )
+    return State(x, e, g, h, count)
+
+
 @dataclass(frozen=True)
 class Langevin(Sampler):
     r"""Abstract sampler that proposes Langevin steps of one size for all chains."""
@@ -50,20 +68,7 @@ class Langevin(Sampler):
 
     @torch.no_grad()
     def init(self, energy: EnergyLike, x: Tensor | State) -> State:
-        if isinstance(x, State):
-            x, _, _, h, count = x
-        else:
-            x = checks.points(x).detach().clone()
-            h, count = torch.full((), self.step_size, dtype=x.dtype, device=x.device), 0
-        e, g = gradient(energy, x)
-        bad = ~(torch.isfinite(e) & torch.isfinite(g).flatten(1).all(1))
-        if bad.any():
-            raise FloatingPointError(
-                f"expected finite energies and gradients where the chains start, got NaN or"
-                f" infinity at {int(bad.sum())} of {len(x)} points, the first at index"
-                f" {int(bad.nonzero()[0])} with energy {float(e[bad][0]):.4g}"
-            )
-        return State(x, e, g, h, count)
+        return start(energy, x, self.step_size)
 
     @torch.no_grad()
     def step(
@@ -84,7 +89,7 @@ class Langevin(Sampler):
     def propose(self, state: State, stream: Stream) -> Tensor:
         r"""Returns :math:`x - \frac{h}{2} \nabla E(x) + \sqrt{h} \, z`, with shape
         :math:`(B, *)`."""
-        x, _, g, h, _ = state
+        x, _, g, h, _, _ = state
         return x - h / 2 * g + torch.sqrt(h) * stream.normal(x)
 
 
@@ -169,19 +174,15 @@ class MALA(Langevin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.target < 1:
-            raise ValueError(f"expected target strictly between 0 and 1, got {self.target!r}")
-        if isinstance(self.warmup, bool) or not (
-            isinstance(self.warmup, int) and self.warmup >= 0
-        ):
-            raise ValueError(f"expected warmup to be an integer >= 0, got {self.warmup!r}")
+        checks.share(target=self.target)
+        checks.at_least(0, warmup=self.warmup)
 
     @property
     def transient(self) -> int:
         return self.warmup
 
     def move(self, slope: Slope, state: State, stream: Stream) -> tuple[State, Info]:
-        x, e, g, h, count = state
+        x, e, g, h, count, _ = state
         y = self.propose(state, stream)
         ey, gy = slope(y)
         norm = dot(gy, gy)

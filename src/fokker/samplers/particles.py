@@ -144,8 +144,7 @@ class Particles:
     def __post_init__(self) -> None:
         checks.positive_integer(moves=self.moves, rungs=self.rungs)
         checks.at_least(2, islands=self.islands)
-        if not 0 < self.share < 1:
-            raise ValueError(f"expected share strictly between 0 and 1, got {self.share!r}")
+        checks.share(share=self.share)
 
     def path(self, energy: EnergyLike, rung: Rung) -> EnergyLike:
         r"""Returns the energy of a rung, :math:`(1 - \beta) E_0 + \beta E`, as one of u."""

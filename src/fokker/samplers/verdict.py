@@ -15,7 +15,7 @@ __all__ = ["Sampled", "Verdict", "judge_particles"]
 
 import math
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from torch import Tensor
 from typing import NamedTuple
 
@@ -38,8 +38,8 @@ class Verdict:
     """
 
     said: str
-    faults: tuple[str, ...] = ()
-    figures: dict[str, float] = field(default_factory=dict)
+    faults: tuple[str, ...]
+    figures: dict[str, float]
 
     def trust(self) -> None:
         r"""Raises `Unreliable`, with all faults on one line, if there are any."""
