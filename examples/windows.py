@@ -18,7 +18,6 @@ from fokker.compute.ranks import ALONE, Ranks
 from fokker.metrics import score_matching_loss
 from fokker.objectives import DenoisingScoreMatching
 from fokker.runs.config import Config, Data, Network, Optimization
-from fokker.samplers import MALA
 from fokker.tasks import Line, PointTask, Run, register
 from fokker.tasks.reports.page import embed, figure
 from pathlib import Path
@@ -67,11 +66,6 @@ class WindowTask(PointTask):
 
     def describe(self, line: Line) -> str:
         return f"step {line['step']}: score matching loss {line['sm_loss']} on held-out windows"
-
-    def sample(self, run: Run, n: int, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        start = torch.randn(n, *run.shape, generator=generator)
-        return MALA(0.05, warmup=200).run(run.energy, start, 100, generator).samples[-1]
 
     def report(self, run: Run) -> str:
         page, samples = figure(9.6, 3.0), run.sample(20)

@@ -37,8 +37,8 @@ def write(path: Path, content: str | bytes) -> Path:
 
 def assert_table(table: Table, x: np.ndarray, columns: tuple[str, ...]) -> None:
     assert isinstance(table, Table) and table.columns == columns
-    assert table.values.dtype == torch.float32
-    assert np.array_equal(table.values.numpy(), x.astype(np.float32))
+    assert table.values.dtype == torch.float64
+    assert np.array_equal(table.values.numpy(), x)
 
 
 def refused(path: Path, message: str) -> None:
@@ -158,7 +158,9 @@ def test_integers_beyond_float64_are_rounded(tmp_path):
 def test_the_largest_float32_is_read(tmp_path):
     text = "3.4028235e+38\n-3.4028235e+38\n"  # as float32 prints itself, above it in float64
     most = torch.finfo(torch.float32).max
-    assert read_table(write(tmp_path / "x.csv", text)).values.flatten().tolist() == [most, -most]
+    read = read_table(write(tmp_path / "x.csv", text)).values.flatten()
+    assert read.tolist() == [3.4028235e38, -3.4028235e38]
+    assert read.float().tolist() == [most, -most]
     for x in (LIMIT, -LIMIT):
         path = write(tmp_path / "x.csv", f"1\n{x!r}\n")
         refused(path, r", line 2, column 1 'x0': expected a finite number, got '.*', beyond .*")
@@ -309,7 +311,7 @@ def test_files_that_cannot_be_opened(tmp_path, suffix):
 
 def test_standardized_points_have_mean_zero_and_std_one():
     x = torch.tensor([3.0, 1e-6, 2e7]) * torch.randn(500, 3) + torch.tensor([-1e3, 0.0, 5.0])
-    z = Standardize.fit(x)(x)
+    z = Standardize.fit(x)(x, torch.float64)
     assert torch.allclose(z.mean(0), torch.zeros(3), atol=1e-12)
     assert torch.allclose(z.square().mean(0), torch.ones(3), rtol=1e-12)
 
@@ -334,15 +336,26 @@ def test_inverse(x):
     x[-1] = torch.where((x == 0).all(0), 1.0, x[-1])
     fitted = Standardize.fit(x)
     room = 1e-14 * x.abs().amax(0)
-    assert ((fitted.inverse(fitted(x)) - x).abs() <= 8 * room).all()
+    assert ((fitted.inverse(fitted(x, torch.float64)) - x).abs() <= 8 * room).all()
     z = fitted(x.float())
-    assert z.dtype == torch.float32 and fitted.inverse(z).dtype == torch.float32
+    assert z.dtype == torch.float32 and fitted.inverse(z).dtype == torch.float64
+
+
+def test_a_column_far_from_zero_keeps_its_digits(tmp_path):
+    r"""Normals offset by 3e7 and 1e9: in float32 they have twenty distinct values or fewer."""
+    rows = torch.randn(2000, 2) + torch.tensor([3e7, 1e9])
+    np.save(tmp_path / "x.npy", rows.numpy())
+    x = read_table(tmp_path / "x.npy").values
+    z = Standardize.fit(x)(x)
+    assert torch.equal(x, rows) and z.dtype == torch.float32
+    assert all(len(torch.unique(column)) > 1990 for column in z.T)
+    assert torch.allclose(z.double(), (rows - rows.mean(0)) / rows.std(0, correction=0), atol=1e-6)
 
 
 def test_map_of_a_batch_of_any_shape():
     fitted = Standardize((1.0, -2.0), (2.0, 0.5))
     x = torch.tensor([[[3.0, -1.0]], [[1.0, -2.5]]])
-    assert torch.equal(fitted(x), torch.tensor([[[1.0, 2.0]], [[0.0, -1.0]]]))
+    assert torch.equal(fitted(x), torch.tensor([[[1.0, 2.0]], [[0.0, -1.0]]]).float())
     assert torch.equal(fitted.inverse(fitted(x)), x)
     assert fitted == Standardize((1.0, -2.0), (2.0, 0.5)) and len({fitted, fitted}) == 1
 
@@ -351,7 +364,7 @@ def test_log_volume_changes_the_units_of_a_density():
     mean, std = (1.0, -2.0, 0.0), (2.0, 0.5, 30.0)
     fitted, x = Standardize(mean, std), 10 * torch.randn(7, 3)
     normal = lambda m, s: torch.distributions.Normal(torch.tensor(m), torch.tensor(s))
-    standard = normal((0.0,) * 3, (1.0,) * 3).log_prob(fitted(x)).sum(1)
+    standard = normal((0.0,) * 3, (1.0,) * 3).log_prob(fitted(x, torch.float64)).sum(1)
     assert fitted.log_volume == pytest.approx(math.log(30))
     assert torch.allclose(standard - fitted.log_volume, normal(mean, std).log_prob(x).sum(1))
 

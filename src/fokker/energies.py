@@ -33,6 +33,7 @@ __all__ = [
     "LogDensity",
     "Mixture",
     "Quadratic",
+    "Restricted",
     "Scaled",
     "Slice",
     "Sum",
@@ -290,3 +291,29 @@ class Quadratic(Energy):
 
     def extra_repr(self) -> str:
         return f"std={self.std}"
+
+
+class Restricted(Energy):
+    r"""Creates the energy of a density restricted to a box: E inside, :math:`+\infty` outside.
+
+    Arguments:
+        energy: The energy E.
+        low: The lower border of every coordinate.
+        high: The upper border.
+
+    Example:
+        >>> Restricted(Quadratic(), -1.0, 1.0)(torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
+        tensor([0.2500,    inf])
+    """
+
+    def __init__(self, energy: Callable[..., Tensor], low: float, high: float) -> None:
+        super().__init__()
+        if not (checks.number(low) and checks.number(high) and low < high):
+            raise ValueError(f"expected finite numbers low < high, got {low!r} and {high!r}")
+        self.energy, self.low, self.high = as_energy(energy), low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = ((x >= self.low) & (x <= self.high)).flatten(1).all(1)
+        # the energy is asked at the border there, where it is finite
+        e = value(self.energy, x.clamp(self.low, self.high))
+        return torch.where(inside, e, math.inf)

@@ -28,6 +28,7 @@ from .. import __version__, checks
 from ..compute.ranks import first_rank
 from ..files import first_line
 from ..runs.training import Interrupted
+from ..samplers import Unreliable
 
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
 # how torch says that there is not so much memory
@@ -157,6 +158,8 @@ def main(args: list[str] | None = None) -> None:
         if getattr(command, "device", None) is not None:
             checks.device(command.device)
         command.run()
+    except Unreliable as error:  # samples that are not to be trusted
+        fail(f"no samples: {error}", 4)
     except (ValueError, OSError) as error:
         said = str(error)
         if isinstance(error, FileNotFoundError) and error.filename is not None:

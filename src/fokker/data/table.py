@@ -42,15 +42,14 @@ MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    r"""Creates a table of finite points, :math:`(N, D)` in float32, and the names of D columns."""
+    r"""Creates a table of finite points, :math:`(N, D)` in float64, and the names of D columns."""
 
     values: Tensor
     columns: tuple[str, ...]
 
 
 def read_table(path: Path) -> Table:
-    r"""Reads a table from a file, by its suffix. Numbers are kept in float32, with seven digits:
-    subtract its offset from a column such as a date in seconds (1.7e9) before it is saved."""
+    r"""Reads a table from a file, by its suffix. Numbers are kept in float64, with 16 digits."""
     path = Path(path)
     if path.suffix.lower() not in READERS:
         raise ValueError(f"{path}: expected one of {', '.join(READERS)}, got {path.suffix!r}")
@@ -59,7 +58,7 @@ def read_table(path: Path) -> Table:
         raise fault(f"{path}, row {i + 1}", columns, j, str(values[i, j]))
     if not len(values):
         raise ValueError(f"{path}: expected a row or more, got none")
-    return Table(torch.from_numpy(values.astype(np.float32)), columns)
+    return Table(torch.from_numpy(np.array(values, dtype=np.float64)), columns)
 
 
 def numbered(d: int) -> tuple[str, ...]:
@@ -195,7 +194,12 @@ READERS = {".csv": read_text, ".tsv": read_text, ".npy": read_npy, ".parquet": r
 @dataclass(frozen=True)
 class Standardize:
     r"""Creates the map :math:`z_d = (x_d - m_d) / s_d` of points :math:`(*, D)`, with a mean and
-    a std :math:`s_d > 0` for each column. It computes in float64 and keeps the dtype of x."""
+    a std :math:`s_d > 0` for each column.
+
+    It computes in float64. Standardized points are float32 unless asked for otherwise, points in
+    the units of the table are float64: a column offset by :math:`10^7` times its std keeps its
+    digits.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -225,14 +229,14 @@ class Standardize:
         r"""The sum :math:`\sum_d \log s_d`, by which a log-density of z exceeds that of x."""
         return math.fsum(map(math.log, self.std))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         mean, std = self.constants(x)
-        return ((x.double() - mean) / std).to(x.dtype)
+        return ((x.double() - mean) / std).to(dtype)
 
     def inverse(self, z: Tensor) -> Tensor:
-        r"""Returns :math:`x_d = m_d + s_d z_d`."""
+        r"""Returns :math:`x_d = m_d + s_d z_d`, in float64."""
         mean, std = self.constants(z)
-        return (mean + std * z.double()).to(z.dtype)
+        return mean + std * z.double()
 
     def constants(self, x: Tensor) -> Tensor:
         d = len(self.mean)

@@ -249,6 +249,18 @@ class State:
             self.best = Best(self.done, line[criterion], weights, card)
         return None
 
+    def complete(self) -> None:
+        r"""Adds to the chosen weights what is found only once, at the end of training."""
+        best, ranks = self.best, self.ranks
+        if best is None:
+            return
+        self.shadow.load_state_dict(best.weights)
+        card, line = ranks.once(lambda: self.task.complete(self.shadow, ranks.device))
+        self.best = best._replace(card={**best.card, **card})
+        for k, old in enumerate(self.lines):
+            if old["step"] == best.step and "event" not in old:
+                self.lines[k] = {**old, **line}
+
     def patient(self) -> bool:
         r"""Whether training goes on although the last judgements brought nothing better."""
         best, patience = self.best, self.config.patience

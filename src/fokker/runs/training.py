@@ -252,6 +252,8 @@ def train(
         if due:
             run.lines.append(line)
             run.back = (*run.back, Name(run.trial, run.done))[-config.keep :]
+            if run.done == optimization.steps or not run.patient():
+                run.complete()
         if due or stopping:
             checkpoint = run.checkpoint()
             ranks.once(lambda c=checkpoint: run.write(c))

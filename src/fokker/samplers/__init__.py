@@ -21,6 +21,8 @@ __all__ = [
     "Inverted",
     "Ladder",
     "Multistep",
+    "Normalized",
+    "Normalizer",
     "Particles",
     "Population",
     "Run",
@@ -30,13 +32,17 @@ __all__ = [
     "Tempered",
     "Unreliable",
     "Verdict",
+    "as_mixture",
     "bracket",
+    "draw",
+    "draw_particles",
     "ess",
     "geometric",
     "invert",
     "invert_anywhere",
     "judge_particles",
     "karras",
+    "normalize",
     "rhat",
     "standard_error",
 ]
@@ -45,12 +51,15 @@ from .annealed import Annealed, geometric
 from .base import Info, Run, Sampler, State
 from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
+from .draw import draw, draw_particles
+from .exact import Normalized, as_mixture
 from .field import Field
 from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
 from .guidance import Guided
 from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
+from .normalizer import Normalizer, normalize
 from .particles import Bracket, Ladder, Particles, Population, Unreliable, bracket
 from .tempering import Tempered
 from .verdict import Sampled, Verdict, judge_particles

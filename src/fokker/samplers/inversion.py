@@ -15,7 +15,7 @@ The energy must be confined to the square: if more than :math:`10^{-3}` of the m
 border, the density has no finite mass there, or the square is too small, and nothing is drawn.
 """
 
-__all__ = ["Inverted", "invert", "invert_anywhere"]
+__all__ = ["Inverted", "confined", "holding", "invert", "invert_anywhere"]
 
 import math
 import torch
@@ -59,8 +59,22 @@ def masses(energy: EnergyLike, grid: Grid, dtype: torch.dtype) -> tuple[Tensor, 
 def border_mass(p: Tensor, size: int) -> float:
     r"""Returns the share of the mass along the border of the square."""
     edge = math.ceil(EDGE * size)
-    inner = p.reshape(size, size)[edge : size - edge, edge : size - edge]
-    return max(0.0, 1.0 - float(inner.sum()))
+    inner = slice(edge, size - edge)
+    square = p.reshape(size, -1)[inner]
+    return max(0.0, 1.0 - float((square if len(p) == size else square[:, inner]).sum()))
+
+
+def confined(energy: EnergyLike, grid: Grid, dtype: torch.dtype) -> tuple[Tensor, float]:
+    r"""Returns the masses of the cells of a grid and the share along its border; raises
+    `Unreliable` if that is more than a trace."""
+    _, p = masses(energy, grid, dtype)
+    border = border_mass(p, grid.size)
+    if border > SPILL:
+        raise Unreliable(
+            f"expected an energy whose mass lies inside the square {grid.low:g} to {grid.high:g},"
+            f" got {border:.1%} of it along the border: the energy does not confine its density"
+        )
+    return p, border
 
 
 def zoom(p: Tensor, grid: Grid) -> Grid:
@@ -103,13 +117,7 @@ def invert(
         0.50
     """
     checks.positive_integer(n=n)
-    _, p = masses(energy, grid, dtype)
-    border = border_mass(p, grid.size)
-    if border > SPILL:
-        raise Unreliable(
-            f"expected an energy whose mass lies inside the square {grid.low:g} to {grid.high:g},"
-            f" got {border:.1%} of it along the border: the energy does not confine its density"
-        )
+    p, border = confined(energy, grid, dtype)
     fine = zoom(p, grid)
     e, p = masses(energy, fine, dtype)
     centers, cumulative = fine.points(dtype), p.cumsum(0)
@@ -149,11 +157,20 @@ def invert_anywhere(
     size: int = 600,
 ) -> Inverted:
     r"""Returns n independent samples of an energy in the plane, in the smallest square about the
-    origin that holds its mass; see `invert`. Squares of half side 4 to 64 are searched."""
+    origin that holds its mass; see `invert` and `holding`."""
+    return invert(energy, holding(energy, dtype, size), n, generator, dtype)
+
+
+@torch.no_grad()
+def holding(
+    energy: EnergyLike, dtype: torch.dtype = torch.float32, size: int = 600, dim: int = 2
+) -> Grid:
+    r"""Returns a grid over the smallest square (or interval) about the origin that holds the mass
+    of an energy; of half side 4 to 64, the largest if none does."""
     half = 4.0
     while half < WIDEST:
-        grid = Grid(-half, half, size)
+        grid = Grid(-half, half, size, dim)
         if border_mass(masses(energy, grid, dtype)[1], size) <= SPILL / 10:
-            break
+            return grid
         half *= 2
-    return invert(energy, Grid(-half, half, size), n, generator, dtype)
+    return Grid(-half, half, size, dim)

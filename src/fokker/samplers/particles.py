@@ -230,7 +230,7 @@ class Particles:
             log_w = (following - beta) * gap + (0 if log_w is None else log_w)
             beta = following
             rung = self.fit(beta, x, log_w, step_size)
-            if effective_share(log_w[None]).item() < EVEN or beta == 1:
+            if uneven(log_w[None]).item() or beta == 1:
                 x, log_w = x[resample(log_w[None], generator)[0]], None
             x, _, step_size = self.move(energy, rung, x, generator, adapt=True)
             gap = self.gap(energy, x)
@@ -339,19 +339,18 @@ class Particles:
                 more = (following - beta) * self.gap(energy, x).reshape(islands, n)
                 log_z += torch.logsumexp(log_w + more, 1) - torch.logsumexp(log_w, 1)
                 log_w, beta = log_w + more, following
-                shares = effective_share(log_w)
-                share = min(share, float(shares.min()))
+                share = min(share, float(effective_share(log_w).min()))
                 if not math.isfinite(share) or not torch.isfinite(log_z).all():
                     raise FloatingPointError(
                         f"expected particles with weight, got an island without any at beta ="
                         f" {beta:.6g}"
                     )
-                uneven = shares < EVEN
+                anew = uneven(log_w)[:, None]
                 kept = torch.arange(n, device=x.device).expand(islands, n)
-                which = torch.where(uneven[:, None], resample(log_w, generator), kept) + offset
+                which = torch.where(anew, resample(log_w, generator), kept) + offset
                 x = x[which.flatten()]
                 ancestors = ancestors.flatten()[which]
-                log_w = torch.where(uneven[:, None], 0.0, log_w)
+                log_w = torch.where(anew, 0.0, log_w)
             if rung is not None:
                 x, accepted, _ = self.move(energy, rung, x, generator, adapt=False)
                 acceptance = min(acceptance, accepted)
@@ -418,6 +417,12 @@ def effective_share(log_w: Tensor) -> Tensor:
     (G)`."""
     first, second = (torch.logsumexp(k * log_w, 1) for k in (1, 2))
     return torch.exp(2 * first - second) / log_w.shape[1]
+
+
+def uneven(log_w: Tensor) -> Tensor:
+    r"""Returns whether each island is to be resampled, :math:`(G, n) \to (G)`: its weights are
+    uneven, or a particle lies where the density is zero."""
+    return (effective_share(log_w) < EVEN) | torch.isneginf(log_w).any(1)
 
 
 def resample(log_w: Tensor, generator: torch.Generator | None) -> Tensor:

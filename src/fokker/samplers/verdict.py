@@ -41,6 +41,13 @@ class Verdict:
     faults: tuple[str, ...]
     figures: dict[str, float]
 
+    @property
+    def sentence(self) -> str:
+        r"""What is known, on one line, faults first."""
+        if self.faults:
+            return f"Not to be trusted: {'; '.join(self.faults)} ({self.said})"
+        return f"{self.said[0].upper()}{self.said[1:]}."
+
     def trust(self) -> None:
         r"""Raises `Unreliable`, with all faults on one line, if there are any."""
         if self.faults:

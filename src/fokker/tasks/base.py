@@ -30,6 +30,7 @@ from ..files import save_npy, write_bytes
 from ..grid import Grid
 from ..networks.convolution import Precise
 from ..runs.config import Config
+from ..samplers import Sampled, draw
 
 Line = dict[str, Any]  # of metrics.jsonl
 
@@ -75,8 +76,23 @@ class Run:
         r"""Returns the task of the run with its data loaded, the data that it was trained on."""
         return self.task.load().check(self)
 
-    def sample(self, n: int, seed: int = 0) -> Tensor:
-        r"""Returns n points of the learned density, :math:`(n, D)`, in the units of the data."""
+    def sample(self, n: int, seed: int = 0, force: bool = False) -> Tensor:
+        r"""Returns n points of the learned density, :math:`(n, D)`, in the units of the data.
+
+        Raises `fokker.samplers.Unreliable`, with the reason, if they are not to be trusted.
+
+        Arguments:
+            n: The number of points.
+            seed: The seed.
+            force: Whether points that are not to be trusted are returned all the same.
+        """
+        drawn = self.draw(n, seed)
+        if not force:
+            drawn.verdict.trust()
+        return drawn.points
+
+    def draw(self, n: int, seed: int = 0) -> Sampled:
+        r"""Returns n points of the learned density, and the verdict on them."""
         return self.task.sample(self, n, seed)
 
     def energy_on(self, device: torch.device | str, exact: bool = False) -> Any:
@@ -149,8 +165,9 @@ class Task(abc.ABC):
         r"""Returns the trained energy from the one in the units of the data."""
         return energy
 
-    def sample(self, run: "Run", n: int, seed: int) -> Tensor:
-        r"""Returns n points of the learned density, in the units of the data."""
+    def sample(self, run: "Run", n: int, seed: int) -> Sampled:
+        r"""Returns n points of the learned density, in the units of the data, and the verdict on
+        them; raises `fokker.samplers.Unreliable` if there is nothing to return."""
         raise self.refuse("a run on points to draw points from", run)
 
     @abc.abstractmethod
@@ -214,6 +231,11 @@ class Task(abc.ABC):
         r"""Returns what reading the run needs beside its weights, in the types of JSON."""
         return {}
 
+    def complete(self, energy: Any, device: torch.device) -> tuple[Line, Line]:
+        r"""Returns what is found only once, at the end of training, of the chosen weights: for the
+        card, and for their line of the metrics."""
+        return {}, {}
+
     def preview(  # noqa: B027
         self, energy: Any, device: torch.device, folder: Path, step: int, ranks: Ranks = ALONE
     ) -> None:
@@ -255,17 +277,24 @@ class PointTask(Task):
         r"""Returns the names of the columns of a point."""
         return tuple(f"x{i}" for i in range(run.shape[0]))
 
+    def sample(self, run: Run, n: int, seed: int) -> Sampled:
+        generator = torch.Generator().manual_seed(seed)
+        return draw(run.energy, n, dim=run.shape[0], generator=generator)
+
     def draw(self, run: Run, drawing: Drawing, guide: tuple[Run, float] | None) -> str | None:
         n, out = drawing.place(1000, Path("samples.csv"), (".csv", ".npy"))
         if given := ", ".join(drawing.sampling.changed):
             raise self.refuse(f"{given} only for a run on images", run)
         if not first_rank():
             return None
-        x = run.sample(n, checks.seed(drawing.seed)).numpy()
+        drawn = run.draw(n, checks.seed(drawing.seed))
+        if not drawing.force:
+            drawn.verdict.trust()
+        x = drawn.points.numpy()
         if out.suffix == ".npy":
             save_npy(out, x)
         else:
             text = io.StringIO(newline="")
             csv.writer(text).writerows([self.columns(run), *x.tolist()])
             write_bytes(out, text.getvalue().encode())
-        return f"{n} points: {out}, by {run.weights}"
+        return f"{n} points: {out}, by {run.weights}\n{drawn.verdict.sentence}"

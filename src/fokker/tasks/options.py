@@ -39,6 +39,8 @@ class Drawing:
     out: Path | None = None
     """The file: .csv or .npy of points; .png, a grid, or .npy, bytes (N, C, H, W), of images.
     samples.csv or samples.png if not given."""
+    force: bool = False
+    """Write points that are not to be trusted, and say so, instead of refusing."""
     options: SamplingOptions = SamplingOptions()
     batch: int = 64
     """The number of images per batch."""

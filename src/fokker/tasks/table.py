@@ -3,16 +3,21 @@ r"""The task of a table of points.
 A table has few rows, which a network soon knows by heart. `TableTask` standardizes them and splits
 them in three: training rows; **validation** rows, by which the weights that a run keeps are
 chosen; and **test** rows, by which those are judged. The least of many numbers is too good, so the
-NLL on the rows that choose is no measure of a model; that on rows which took no part in it is. It
-judges by what can be known without a truth,
+figure on the rows that choose is no measure of a model; that on rows which took no part in it is.
+
+The weights are chosen by the **held-out divergence**: the multi-time divergence of the table
+preset on the validation rows, with the same noise at every evaluation. It needs no
+:math:`\log Z`, which would be too uncertain to choose by. At the end of training
+:math:`\log Z` of the chosen weights is found once (`fokker.samplers.normalizer`), and the
+likelihood of the rows with it,
 
 .. math:: \mathrm{NLL} = \mathbb{E} \, E(z) + \log Z + \sum_d \log s_d
 
-in nats and in the units of the file, beside that of a single Gaussian. Z is estimated by
-importance sampling from Gaussians about the training rows, blurred at three widths, and a wide
-one, which finds what mass is far from all rows; `ess`, the effective share of that sample, says
-whether to believe it (a few percent or more). A point's **outlier score** is the share of the test
-rows that are more likely than it: near 1 for an outlier.
+in nats and in the units of the file, beside that of a single Gaussian. If :math:`\log Z` cannot be
+trusted, no likelihood is given, and the reason is. A point's **outlier score** is the share of the
+test rows that are more likely than it: near 1 for an outlier. It needs no :math:`\log Z`.
+
+Samples and :math:`\log Z` start from a base, a mixture of Gaussians fitted to training rows.
 """
 
 __all__ = ["TableEnergy", "TableTask", "energies"]
@@ -21,29 +26,33 @@ import math
 import torch
 import warnings
 
+from copy import deepcopy
+from functools import cached_property
+from html import escape
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Plane, PointTask, Run
 from .. import checks
-from ..analytic import GaussianMixture
+from ..analytic import GaussianMixture, fit_mixture
 from ..checks import brief
 from ..compute.ranks import ALONE, Ranks
 from ..data.table import Standardize, read_table, split
 from ..derivatives import EnergyLike, Hutchinson, value
 from ..energies import Energy
 from ..files import write_text
-from ..metrics import log_normalizer, score_matching_loss
+from ..metrics import score_matching_loss
+from ..objectives import Objective
 from ..runs.config import Config, TableData
-from ..samplers import MALA, Annealed, geometric, invert_anywhere
+from ..runs.presets import table_config
+from ..samplers import Normalizer, Sampled, draw, normalize
 
 FEW = 3  # rows whose mean says little
-COLUMNS = 1024  # at most: the proposal for Z has a matrix of them for each center
-CENTERS = 200  # training rows in the proposal for Z
-DRAWS = 8000  # points of the importance sample
-WIDTH = 0.3  # of the Gaussians about them, in standard deviations of the data
-FAR, REACH = 0.2, 3.0  # the share of the wide Gaussian in it, and its width
+COLUMNS = 1024  # at most
+FITTED = 2000  # training rows that the base is fitted to
+COMPONENTS, NUMBERS = 4, 2**16  # of the base, at most; the numbers of its covariances
+HELD_OUT = 2000  # points of the held-out divergence, rows repeated
 SAMPLES = 400  # in the report
 VALUES = 6  # columns beside an unusual row
 UNUSUAL = 12  # rows
@@ -54,7 +63,7 @@ class TableTask(PointTask):
     r"""Creates the task of a table."""
 
     kind = "a table"
-    criterion = merit = "nll_validation"
+    criterion = merit = "divergence"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -68,14 +77,22 @@ class TableTask(PointTask):
 
     def describe(self, line: Line) -> str:
         show = lambda key, form: "none" if line.get(key) is None else format(line[key], form)
+        held_out = (
+            f"step {line['step']}: divergence training {show('divergence_train', '.4g')},"
+            f" validation {show('divergence', '.4g')}"
+        )
+        if "nll_gaussian" not in line:
+            return held_out
         rival = f"a Gaussian: {show('nll_gaussian', '.3f')}"
         if line["nll_gaussian"] is None:
             rival = "no Gaussian: rows are few, or a column follows from others"
+        if line["unknown"]:
+            return f"{held_out}\nNLL not known ({rival}): {line['unknown']}"
         return (
-            f"step {line['step']}: NLL training {show('nll_train', '.3f')}, validation"
+            f"{held_out}\nNLL training {show('nll_train', '.3f')}, validation"
             f" {show('nll_validation', '.3f')}, test {show('nll', '.3f')} ±"
-            f" {show('nll_error', '.3f')} nats ({rival}),"
-            f" effective share {show('ess', '.1%')}"
+            f" {show('nll_error', '.3f')} nats ({rival}), log Z {show('log_z', '.3f')} ±"
+            f" {show('log_z_error', '.3f')}, effective share {show('ess', '.1%')} or more"
         )
 
     def wrap(self, energy: Energy, card: Line | None) -> "TableEnergy":
@@ -94,23 +111,14 @@ class TableTask(PointTask):
         assert isinstance(run.energy, TableEnergy)
         return run.energy.columns
 
-    def sample(self, run: Run, n: int, seed: int) -> Tensor:
-        r"""Returns n points of the learned density.
-
-        With two columns they are exact and independent (`fokker.samplers.inversion`). With more
-        they are the ends of MALA chains that start from a wide Gaussian and are cooled down;
-        nothing checks that these have arrived (`fokker.samplers.annealed`).
-        """
-        assert isinstance(run.energy, TableEnergy)
-        inner, dim, generator = run.energy.energy, len(run.energy.columns), torch.Generator()
-        generator.manual_seed(seed)
-        if dim == 2:
-            x = invert_anywhere(inner, n, generator).samples
-        else:
-            start = torch.randn(n, dim, generator=generator)
-            sampler = Annealed(MALA(1e-4, warmup=100), geometric(30.0, 12), steps=150)
-            x = sampler.run(inner, start, 200, generator).samples[-1]
-        return run.energy.standardize.inverse(x)
+    def sample(self, run: Run, n: int, seed: int) -> Sampled:
+        r"""Returns n points of the learned density and the verdict on them: exact with two
+        columns, by particles otherwise."""
+        energy = run.energy
+        assert isinstance(energy, TableEnergy)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = draw(energy.energy, n, energy.base, generator=generator)
+        return drawn._replace(points=energy.standardize.inverse(drawn.points))
 
     def score(self, run: Run, points: Path, out: Path) -> str:
         energy = run.energy
@@ -124,10 +132,17 @@ class TableTask(PointTask):
                 f" got {', '.join(table.columns)}"
             )
         log_density = -energies(energy, table.values, torch.device("cpu"))
+        for i in (~torch.isfinite(log_density)).nonzero().flatten()[:1].tolist():
+            raise FloatingPointError(
+                f"{points}, row {i + 1}: expected a point whose energy is finite, got"
+                f" {-float(log_density[i])}: it is too far from the rows that were trained on"
+            )
         outlier = energy.outlier_score(table.values)
-        lines = [f"{a:.6g},{b:.6g}" for a, b in zip(log_density, outlier, strict=True)]
-        write_text(out, "\n".join(["log_density,outlier", *lines]) + "\n")
-        return f"{len(lines)} points: {out}, by {run.weights}"
+        lines = [f"{a:.9g},{b:.6g}" for a, b in zip(log_density, outlier, strict=True)]
+        name = "log_density" if energy.normalized else "log_density_up_to_a_constant"
+        write_text(out, "\n".join([f"{name},outlier", *lines]) + "\n")
+        said = f"{len(lines)} points: {out}, by {run.weights}"
+        return said if energy.normalized else f"{said}\nlog Z is not known: {energy.unknown}"
 
     # --- with data ---
 
@@ -152,6 +167,7 @@ class TableTask(PointTask):
         except ValueError as error:
             raise ValueError(f"{data.path}, rows to train on: {error}") from None
         self.train, self.validation, self.test = map(self.standardize, (train, validation, test))
+        self.held_out = table_config(data.path).objective
         if len(test) < FEW:
             warnings.warn(
                 f"{data.path}: expected {FEW} or more rows to judge by, got {len(test)}, and"
@@ -166,6 +182,11 @@ class TableTask(PointTask):
         return self
 
     def check_card(self, card: Line) -> None:
+        if "base" not in card:
+            raise ValueError(
+                f"expected a run whose weights the held-out divergence chose, got an older one on"
+                f" {self.path}: train it anew"
+            )
         mine, said = self.standardize, (*card["mean"], *card["std"])
         # a sum may round in another order
         near = lambda a, b, s: abs(a - b) <= 1e-9 * s
@@ -178,19 +199,28 @@ class TableTask(PointTask):
         which = torch.randint(len(rows), (n,), generator=generator, device=rows.device)
         return rows[which]
 
-    def normalizer(self, energy: EnergyLike, device: torch.device) -> tuple[float, float, float]:
-        r"""Returns :math:`\log Z` in standardized units, its standard error and the effective
-        share."""
-        centers = self.train[:CENTERS].to(device)
-        means = torch.cat((centers, centers.new_zeros(1, self.dim)))
-        variances, shares = means.new_full((2, len(means)), 1.0)
-        variances[:-1], variances[-1] = WIDTH**2, REACH**2
-        shares[:-1], shares[-1] = (1 - FAR) / len(centers), FAR
-        covariances = variances[:, None, None] * torch.eye(self.dim, device=device)
-        proposal = GaussianMixture(means, covariances, shares)
+    @cached_property
+    def base(self) -> GaussianMixture:
+        r"""The base of particles, a mixture fitted to training rows; of one component where the
+        covariances of more would be too many numbers, and without correlations beyond that."""
+        rows, generator = self.train[:FITTED], torch.Generator().manual_seed(0)
+        most = COMPONENTS if COMPONENTS * self.dim**2 <= NUMBERS else 1
+        if self.dim**2 > NUMBERS:
+            return GaussianMixture(rows.mean(0, keepdim=True), torch.diag(rows.var(0) + 0.05**2))
+        return fit_mixture(rows, most, generator=generator)
+
+    def divergence(self, energy: EnergyLike, rows: Tensor, device: torch.device) -> float:
+        r"""Returns the divergence of rows, repeated, with the same noise at every call."""
+        objective: Objective = self.held_out
         generator = torch.Generator(device).manual_seed(0)
-        log_z, error, ess = map(float, log_normalizer(energy, proposal, DRAWS, generator))
-        return log_z, error, ess
+        x = rows.to(device).repeat(-(-HELD_OUT // len(rows)), 1)[:HELD_OUT]
+        with torch.no_grad():
+            return float(objective(energy, x, None, generator).loss)
+
+    def normalizer(self, energy: EnergyLike, device: torch.device) -> Normalizer:
+        r"""Returns what is known of :math:`\log Z` in standardized units."""
+        generator = torch.Generator(device).manual_seed(0)
+        return normalize(energy, deepcopy(self.base).to(device), generator)
 
     def gaussian(self, points: Tensor) -> float:
         r"""Returns the NLL of standardized points under the Gaussian with the moments of the
@@ -208,34 +238,68 @@ class TableTask(PointTask):
         return ranks.once(lambda: self.judge_alone(energy, device))
 
     def judge_alone(self, energy: Energy, device: torch.device) -> Line:
-        log_z, error, ess = self.normalizer(energy, device)
-        shift = log_z + self.standardize.log_volume
-        # as many training rows as validation rows, which come in random order
-        train = energies(energy, self.train[: len(self.validation)], device)
-        validation = energies(energy, self.validation, device)
-        test = energies(energy, self.test, device)
-        spread = float(test.std()) if len(test) > 1 else math.nan
         generator = torch.Generator(device).manual_seed(0)
+        rows = self.test.to(device)
         line = {
-            "sm_loss": score_matching_loss(energy, self.test.to(device), Hutchinson(4), generator),
-            "nll_train": float(train.mean()) + shift,
-            "nll_validation": float(validation.mean()) + shift,
-            "nll": float(test.mean()) + shift,
-            "nll_error": math.hypot(error, spread / math.sqrt(len(test))),
-            "nll_gaussian": self.gaussian(self.test),
-            "ess": ess,
+            "sm_loss": score_matching_loss(energy, rows, Hutchinson(4), generator),
+            # as many training rows as validation rows, which come in random order
+            "divergence_train": self.divergence(
+                energy, self.train[: len(self.validation)], device
+            ),
+            "divergence": self.divergence(energy, self.validation, device),
         }
-        return {k: v if math.isfinite(v) else None for k, v in line.items()}
+        return finite(line)
 
     def card(self, energy: Energy, device: torch.device) -> Line:
         return {
             "columns": list(self.names),
             "mean": list(self.standardize.mean),
             "std": list(self.standardize.std),
-            "log_z": self.normalizer(energy, device)[0],
+            "base": base_card(self.base),
             # of the test rows, in standardized units
             "energies": energies(energy, self.test, device).sort().values.tolist(),
         }
+
+    def complete(self, energy: Energy, device: torch.device) -> tuple[Line, Line]:
+        found = self.normalizer(energy, device)
+        card = {
+            "log_z": found.log_z if found.known else None,
+            "log_z_error": found.error if found.known else None,
+            "unknown": "; ".join(found.faults),
+        }
+        return card, self.likelihood(energy, device, card) | {"ess": found.share}
+
+    def likelihood(self, energy: Energy, device: torch.device, card: Line) -> Line:
+        r"""Returns the likelihoods of the rows, given what is known of :math:`\log Z`."""
+        log_z = math.nan if card["log_z"] is None else card["log_z"]
+        error = math.nan if card["log_z"] is None else card["log_z_error"]
+        shift = log_z + self.standardize.log_volume
+        train, validation, test = (
+            energies(energy, rows, device)
+            for rows in (self.train[: len(self.validation)], self.validation, self.test)
+        )
+        spread = float(test.std()) if len(test) > 1 else math.nan
+        line = {
+            "nll_train": float(train.mean()) + shift,
+            "nll_validation": float(validation.mean()) + shift,
+            "nll": float(test.mean()) + shift,
+            "nll_error": math.hypot(error, spread / math.sqrt(len(test))),
+            "nll_gaussian": self.gaussian(self.test),
+            "log_z": log_z,
+            "log_z_error": error,
+        }
+        return finite(line) | {"unknown": card["unknown"]}
+
+    def judge_run(self, run: Run, ranks: Ranks) -> tuple[Line, list[str]]:
+        energy = run.energy
+        assert isinstance(energy, TableEnergy)
+        line, _ = super().judge_run(run, ranks)
+        inner = energy.energy.to(ranks.device)
+        if energy.completed:
+            line |= self.likelihood(inner, ranks.device, energy.card)
+        else:  # training was stopped before its end
+            line |= ranks.once(lambda: self.complete(inner, ranks.device))[1]
+        return line, [self.describe(line), f"by {run.weights}"]
 
     def report(self, run: Run) -> str:
         from .reports import table as figures
@@ -243,7 +307,8 @@ class TableTask(PointTask):
 
         energy, cpu = run.energy, torch.device("cpu")
         assert isinstance(energy, TableEnergy)
-        samples = run.sample(SAMPLES)
+        drawn = run.draw(SAMPLES)
+        samples = drawn.points
         every = -energies(energy, self.values, cpu)
         logs = {
             "training rows": every[self.rows["training"]],
@@ -251,8 +316,8 @@ class TableTask(PointTask):
             "samples of the model": -energies(energy, samples, cpu),
         }
         pairs = figures.pair_figure(self.values, samples, self.names)
-        curves = figures.curves_figure(run.metrics, run.chosen, self.gaussian(self.validation))
-        drawn = embed(
+        curves = figures.curves_figure(run.metrics, run.chosen)
+        histogram = embed(
             figures.histogram_figure(logs), run.path / "log_density.png", "log-densities"
         )
         places = "" if self.dim == 1 else ", the rows below the diagonal and the samples above it"
@@ -261,13 +326,13 @@ class TableTask(PointTask):
         return f"""
 <h2>On rows kept aside</h2>
 {self.numbers(run)}
-<p class="sub">Believe an NLL whose effective share is a few percent or more.</p>
+<p class="sub">{self.trust(energy)}</p>
 <h2>Data and samples</h2>
 {embed(pairs, run.path / "pairs.png", "columns")}
 <p class="sub">Rows of the table and {SAMPLES} samples of the model{places}. Axes hold
-99 % of the rows.{more}</p>
+99 % of the rows.{more} {escape(drawn.verdict.sentence)}</p>
 <h2>Log-density</h2>
-{drawn}
+{histogram}
 <p class="sub">Where training rows are more likely than test rows, the model has memorized them.
 The first bin also holds all that is below it.</p>
 <h2>Training</h2>
@@ -277,22 +342,36 @@ The first bin also holds all that is below it.</p>
 <p class="sub">Rows count from 1, without a header. The outlier score is the share of test rows
 that are more likely.</p>"""
 
+    def trust(self, energy: "TableEnergy") -> str:
+        r"""Returns what is known of the likelihoods, in words."""
+        if not energy.normalized:
+            return f"No likelihood is given: log Z is not known: {escape(energy.unknown)}."
+        return "log Z is known to half a nat or better, by two runs of particles that agree."
+
     def numbers(self, run: Run) -> str:
         r"""Returns the table of the judgement of the chosen weights."""
         from .reports.page import rows
 
         line = run.judged
-        show = lambda key, form: "none" if line[key] is None else format(line[key], form)
+        show = lambda key, form: "not known" if line.get(key) is None else format(line[key], form)
         sizes = " / ".join(str(len(which)) for which in self.rows.values())
-        gain = None if line["nll_gaussian"] is None else line["nll_gaussian"] - line["nll"]
+        nll = show("nll", ".3f")
+        gain = "not known"
+        if line.get("nll") is not None:
+            nll = f"{nll} ± {show('nll_error', '.3f')}"
+            if line["nll_gaussian"] is not None:
+                gain = f"{line['nll_gaussian'] - line['nll']:.3f} ± {show('log_z_error', '.3f')}"
         return rows([
             ("rows: training / validation / test", sizes),
-            ("NLL of the test rows, nats", f"{show('nll', '.3f')} ± {show('nll_error', '.3f')}"),
+            ("divergence of the validation rows, which chose", show("divergence", ".4g")),
+            ("divergence of as many training rows", show("divergence_train", ".4g")),
+            ("NLL of the test rows, nats", nll),
             ("the same of a Gaussian", show("nll_gaussian", ".3f")),
-            ("gain over the Gaussian, nats per row", "none" if gain is None else f"{gain:.3f}"),
-            ("NLL of the validation rows, which chose", show("nll_validation", ".3f")),
+            ("gain over the Gaussian, nats per row", gain),
+            ("NLL of the validation rows", show("nll_validation", ".3f")),
             ("NLL of as many training rows", show("nll_train", ".3f")),
-            ("effective share of the sample for Z", show("ess", ".1%")),
+            ("log Z, standardized", f"{show('log_z', '.3f')} ± {show('log_z_error', '.3f')}"),
+            ("effective share of the weights, the least", show("ess", ".1%")),
             ("score matching loss, in standard deviations", show("sm_loss", ".2f")),
             ("seconds of training", f"{run.metrics[-1]['seconds']:.1f}"),
         ])
@@ -328,6 +407,33 @@ that are more likely.</p>"""
         )
 
 
+def finite(line: Line) -> Line:
+    r"""Returns figures as JSON has them, none where one is not finite."""
+    return {k: v if math.isfinite(v) else None for k, v in line.items()}
+
+
+def base_card(base: GaussianMixture) -> Line:
+    r"""Returns a mixture in the types of JSON."""
+    covariances = base.covariances
+    if covariances[0].numel() > NUMBERS:
+        covariances = covariances.diagonal(dim1=1, dim2=2)
+    return {
+        "weights": base.weights.tolist(),
+        "means": base.means.tolist(),
+        "covariances": covariances.tolist(),
+    }
+
+
+def base_of(card: Line) -> GaussianMixture:
+    r"""Returns the mixture of which `base_card` returned this, in float32."""
+    weights, means, covariances = (
+        torch.tensor(card[key], dtype=torch.float32) for key in ("weights", "means", "covariances")
+    )
+    return GaussianMixture(
+        means, covariances if covariances.ndim == 3 else torch.diag_embed(covariances), weights
+    )
+
+
 def energies(energy: EnergyLike, points: Tensor, device: torch.device) -> Tensor:
     r"""Returns the energies of points, :math:`(N, D) \to (N)`, in float64 on the CPU."""
     with torch.no_grad():
@@ -338,27 +444,48 @@ def energies(energy: EnergyLike, points: Tensor, device: torch.device) -> Tensor
 class TableEnergy(Energy):
     r"""Creates the energy of points in the units of a table, from that of standardized ones.
 
-    It is normalized as well as :math:`\log Z` is known: :math:`E = -\log p`.
+    It is normalized, :math:`E = -\log p`, where :math:`\log Z` is known.
 
     Arguments:
         energy: The energy of standardized points.
-        card: What `TableTask.card` returned of it.
+        card: What `TableTask.card` and `TableTask.complete` returned of it.
     """
 
     def __init__(self, energy: Energy, card: dict[str, Any]) -> None:
         super().__init__()
         self.energy, self.card, self.columns = energy, card, tuple(card["columns"])
         self.standardize = Standardize(tuple(card["mean"]), tuple(card["std"]))
-        self.log_z, self.reference = float(card["log_z"]), [float(e) for e in card["energies"]]
+        self.reference = [float(e) for e in card["energies"]]
         if len(self.columns) != len(self.standardize.mean) or not self.reference:
             raise ValueError(f"expected a mean of each column and energies, got {brief(card)}")
+        self.completed = "unknown" in card  # log Z was looked for
+        log_z = card.get("log_z") if self.completed else None
+        self.log_z = 0.0 if log_z is None else float(log_z)
+        self.normalized = log_z is not None
+
+    @property
+    def unknown(self) -> str:
+        r"""Why :math:`\log Z` is not known, in words."""
+        return self.card["unknown"] if self.completed else "training was stopped before its end"
+
+    @property
+    def base(self) -> GaussianMixture:
+        r"""The base of particles, in standardized units."""
+        if "base" not in self.card:
+            raise ValueError("expected a run with a base to draw from, got an older one: train it")
+        return base_of(self.card["base"])
 
     def forward(self, x: Tensor) -> Tensor:
         shift = self.log_z + self.standardize.log_volume
-        return value(self.energy, self.standardize(x)) + shift
+        return value(self.energy, self.inner(x)) + shift
+
+    def inner(self, x: Tensor) -> Tensor:
+        r"""Returns standardized points, in the dtype of the energy."""
+        dtype = next((p.dtype for p in self.energy.parameters()), torch.float32)
+        return self.standardize(x, dtype)
 
     def outlier_score(self, x: Tensor) -> Tensor:
         r"""Returns the share of the test rows that are more likely than each point."""
-        e = energies(self.energy, self.standardize(x), x.device)
+        e = energies(self.energy, self.inner(x), x.device)
         reference = torch.tensor(self.reference, dtype=torch.float64)
         return torch.searchsorted(reference, e).double() / len(reference)

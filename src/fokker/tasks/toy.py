@@ -19,7 +19,7 @@ from ..grid import Grid
 from ..metrics import evaluate_planar
 from ..metrics.density import square
 from ..runs.config import Config, ToyData
-from ..samplers import invert
+from ..samplers import Sampled, draw
 
 DRAWN = 1500  # samples in the report
 SHOWN, SCORED = 2000, 250  # points in the studio, and how many of them have their score compared
@@ -67,9 +67,9 @@ class ToyTask(PointTask):
             f" off the data {show('off_mass', '.2%')}"
         )
 
-    def sample(self, run: Run, n: int, seed: int) -> Tensor:
+    def sample(self, run: Run, n: int, seed: int) -> Sampled:
         generator = torch.Generator().manual_seed(seed)
-        return invert(run.energy, square(self.data), n, generator).samples
+        return draw(run.energy, n, dim=2, generator=generator, grid=square(self.data))
 
     def report(self, run: Run) -> str:
         from .reports import toy as figures

@@ -57,27 +57,26 @@ def pair_figure(values: Tensor, samples: Tensor, columns: tuple[str, ...]) -> Fi
     return fig
 
 
-def curves_figure(metrics: list[dict[str, Any]], chosen: int, gaussian: float) -> Figure:
-    r"""Draws the NLL over the steps, and the loss.
+def curves_figure(metrics: list[dict[str, Any]], chosen: int) -> Figure:
+    r"""Draws the held-out divergence over the steps, and the loss.
 
     Arguments:
         metrics: The lines of the evaluations.
         chosen: The step whose weights were chosen.
-        gaussian: The NLL of the validation rows under a Gaussian.
     """
     fig = figure(9.6, 3.0)
     left, right = fig.subplots(1, 2, width_ratios=(2, 1))
-    steps = [line["step"] for line in metrics]
+    judged = [m for m in metrics if "divergence" in m]
+    steps = [line["step"] for line in judged]
     for key, name, color in (
-        ("nll_train", "training rows", DATA),
-        ("nll_validation", "validation rows", MODEL),
+        ("divergence_train", "training rows", DATA),
+        ("divergence", "validation rows", MODEL),
     ):
-        left.plot(steps, [m[key] for m in metrics], marker="o", ms=2.5, color=color, label=name)
-    left.axhline(gaussian, color="0.4", ls="--", lw=1, label="a Gaussian, validation rows")
+        left.plot(steps, [m[key] for m in judged], marker="o", ms=2.5, color=color, label=name)
     left.axvline(chosen, color="0.6", lw=1, label=f"chosen: step {chosen}")
-    left.set(title="negative log-likelihood, nats", xlabel="step")
+    left.set(title="held-out divergence, up to a constant", xlabel="step")
     left.legend(fontsize=7, frameon=False)
-    right.plot(steps, [m["loss"] for m in metrics], marker="o", ms=2.5, color=MODEL)
+    right.plot(steps, [m["loss"] for m in judged], marker="o", ms=2.5, color=MODEL)
     right.set(title="loss", xlabel="step")
     return fig
 
