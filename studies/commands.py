@@ -7,6 +7,8 @@ __all__ = [
     "ReproduceEstimators",
     "ReproduceMixtures",
     "ReproduceNetworks",
+    "ReproduceNormalizer",
+    "ReproduceSamples",
     "ReproduceSweep",
     "ReproduceToy",
     "Tables",
@@ -250,6 +252,53 @@ class ReproduceDenoising:
 
 
 @dataclass(frozen=True)
+class ReproduceNormalizer:
+    """Measure log Z by particles on targets where it is known, or on learned tables."""
+
+    seeds: int = 40
+    """The number of seeds, from 0."""
+    dimensions: tuple[int, ...] = (2, 10, 30, 60, 100, 300)
+    """The dimensions of the mixtures."""
+    base: Literal["mixture", "gaussian"] = "mixture"
+    """What is fitted to exact samples as the base: a mixture of at most four Gaussians, or one."""
+    tables: Path | None = None
+    """The folder of ADBench's tables: measure learned tables instead."""
+    steps: int = 200
+    """The number of training steps on each table."""
+    minutes: float | None = None
+    """Stop after so many minutes; the same command goes on."""
+    out: Path = Path("results/normalizer.json")
+    """The file of the figures."""
+
+    def run(self) -> None:
+        from .sampling import normalizer
+
+        checks.positive_integer(seeds=self.seeds, steps=self.steps)
+        say = Console().print
+        if self.tables is not None:
+            return normalizer.run_tables(self.out, self.tables, self.steps, progress=say)
+        normalizer.run(self.out, range(self.seeds), self.dimensions, self.base, self.minutes, say)
+
+
+@dataclass(frozen=True)
+class ReproduceSamples:
+    """Hold what is drawn against the model's own density, on all 2-D sets and both presets."""
+
+    n: int = 10_000
+    """The number of points."""
+    steps: int = 1500
+    """The number of training steps."""
+    out: Path = Path("results/samples.json")
+    """The file of the figures."""
+
+    def run(self) -> None:
+        from .sampling import samples
+
+        checks.positive_integer(n=self.n, steps=self.steps)
+        samples.run(self.out, self.n, self.steps, Console().print)
+
+
+@dataclass(frozen=True)
 class ReproduceEstimators:
     """Measure variance and cost of every estimator of the divergence, on points and on images."""
 
@@ -487,6 +536,8 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "toy": ReproduceToy,
         "sweep": ReproduceSweep,
         "mixtures": ReproduceMixtures,
+        "normalizer": ReproduceNormalizer,
+        "samples": ReproduceSamples,
         "estimators": ReproduceEstimators,
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,

@@ -1,0 +1,3 @@
+r"""Samples and normalizing constants, held against the truth."""
+
+__all__ = []
