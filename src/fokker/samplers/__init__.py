@@ -34,6 +34,7 @@ __all__ = [
     "Verdict",
     "as_mixture",
     "bracket",
+    "confining",
     "draw",
     "draw_particles",
     "ess",
@@ -45,10 +46,12 @@ __all__ = [
     "normalize",
     "rhat",
     "standard_error",
+    "widened",
 ]
 
 from .annealed import Annealed, geometric
 from .base import Info, Run, Sampler, State
+from .bases import confining, widened
 from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
 from .draw import draw, draw_particles
@@ -59,8 +62,8 @@ from .guidance import Guided
 from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
-from .normalizer import Normalizer, normalize
-from .particles import Bracket, Ladder, Particles, Population, Unreliable, bracket
+from .normalizer import Bracket, Normalizer, bracket, normalize
+from .particles import Ladder, Particles, Population, Unreliable
 from .tempering import Tempered
 from .verdict import Sampled, Verdict, judge_particles
 

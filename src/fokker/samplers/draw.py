@@ -10,13 +10,14 @@ The samples come with a verdict (`fokker.samplers.verdict`). An energy that cann
 all, such as one that does not confine its density, raises `Unreliable`.
 """
 
-__all__ = ["base_of", "draw", "draw_particles"]
+__all__ = ["draw", "draw_particles"]
 
 import math
 import torch
 
 from torch import nn
 
+from .bases import confining, widened
 from .exact import as_mixture
 from .inversion import invert, invert_anywhere
 from .particles import Particles
@@ -24,19 +25,9 @@ from .verdict import Sampled, Verdict, judge_particles
 from .. import checks
 from ..analytic import GaussianMixture
 from ..derivatives import EnergyLike
-from ..energies import Quadratic, Sum
 from ..grid import Grid
 
 LEAST = 2048  # particles; the samples that are asked for are drawn among them
-
-
-def base_of(energy: EnergyLike, dim: int) -> GaussianMixture | None:
-    r"""Returns the Gaussian of the quadratic that confines an energy, `net + Quadratic(s)`; none
-    if it has none."""
-    if not (isinstance(energy, Sum) and isinstance(energy.b, Quadratic)):
-        return None
-    found = as_mixture(energy.b, energy.b.center.new_zeros(1, dim))
-    return None if found is None else found.mixture
 
 
 def dtype_of(energy: EnergyLike) -> torch.dtype:
@@ -89,7 +80,7 @@ def draw(
         said = f"exact samples by inversion on {drawn.grid.size}² cells"
         figures = {"ess": float(n), "border": drawn.border, "acceptance": drawn.acceptance}
         return Sampled(drawn.samples, Verdict(said, (), figures))
-    base = base_of(energy, dim) if base is None else base
+    base = confining(energy, dim) if base is None else base
     if base is None:
         raise ValueError(
             "expected a base, a mixture of Gaussians with mass wherever the energy has, got none"
@@ -105,9 +96,12 @@ def draw_particles(
     generator: torch.Generator | None = None,
     particles: Particles | None = None,
 ) -> Sampled:
-    r"""Returns n samples by particles from a base, and the verdict on them."""
+    r"""Returns n samples by particles from a base, widened, and the verdict on them.
+
+    A minimum of the energy that no particle meets on the way is not seen.
+    """
     checks.positive_integer(n=n)
-    own = Particles(base) if particles is None else particles
+    own = Particles(widened(base)) if particles is None else particles
     count = own.islands * math.ceil(max(n, LEAST) / own.islands)
     found = own.run(energy, count, generator)
     which = torch.randperm(count, generator=generator)[:n].to(found.samples.device)

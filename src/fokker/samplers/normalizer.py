@@ -12,13 +12,15 @@ The run down would give a true upper bound from exact samples of the energy. Fro
 the run up it is a check of agreement, not a bound.
 """
 
-__all__ = ["Normalizer", "normalize"]
+__all__ = ["Bracket", "Normalizer", "bracket", "normalize"]
 
 import math
 import torch
 
+from torch import Tensor
 from typing import NamedTuple
 
+from .bases import widened
 from .exact import as_mixture
 from .inversion import confined, holding
 from .particles import Particles, Unreliable
@@ -60,7 +62,7 @@ def normalize(
         energy: The energy, :math:`(B, D) \to (B)`.
         base: A mixture with mass wherever the energy has, such as one fitted to data.
         generator: The source of randomness; the global one if not given.
-        particles: The particles; the defaults from that base if not given.
+        particles: The particles; the defaults from that base, widened, if not given.
         count: The number of particles.
 
     Example:
@@ -76,7 +78,7 @@ def normalize(
         return Normalizer(exact.log_z, 0.0, 1.0, (), "exact, of a mixture of Gaussians")
     if dim in CELLS and device.type == "cpu":
         return by_grid(energy, dim, dtype)
-    own = Particles(base) if particles is None else particles
+    own = Particles(widened(base)) if particles is None else particles
     try:
         ladder = own.ladder(energy, max(count // 2, 8), generator)
         up = own.run(energy, count, generator, ladder)
@@ -107,3 +109,40 @@ def by_grid(energy: EnergyLike, dim: int, dtype: torch.dtype) -> Normalizer:
         faults = (f"expected a grid that resolves the energy, got log Z {coarse:.3f} on {half}",)
     side = " × ".join([str(grid.size)] * dim)
     return Normalizer(log_z, error, 1.0, faults, f"by a grid of {side} cells")
+
+
+class Bracket(NamedTuple):
+    r"""Bounds of :math:`\log Z`, from a run up the ladder and one down."""
+
+    low: float
+    high: float
+    forward: float
+    backward: float
+
+    def covers(self, log_z: float) -> bool:
+        r"""Returns whether a value lies between the bounds."""
+        return self.low <= log_z <= self.high
+
+
+def bracket(
+    particles: Particles,
+    energy: EnergyLike,
+    exact: Tensor,
+    generator: torch.Generator | None = None,
+    errors: float = 2.5,
+) -> Bracket:
+    r"""Returns bounds of :math:`\log Z` from exact samples of an energy: the run up less, the run
+    down more a number of standard errors.
+
+    Arguments:
+        particles: The particles.
+        energy: The energy.
+        exact: Independent, exact samples of it, with shape :math:`(N, D)`, to which the base was
+            not fitted: it would be too close to them.
+        generator: The source of randomness; the global one if not given.
+        errors: The number of standard errors on each side.
+    """
+    ladder = particles.ladder(energy, len(exact) // 2, generator)
+    up = particles.run(energy, len(exact), generator, ladder)
+    down, error = particles.backward(energy, exact, ladder, generator)
+    return Bracket(up.log_z - errors * up.error, down + errors * error, up.log_z, down)

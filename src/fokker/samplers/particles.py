@@ -42,7 +42,7 @@ References:
     | (Zhou et al., 2016), the conditional effective share
 """
 
-__all__ = ["Bracket", "Ladder", "Particles", "Population", "Rung", "Unreliable", "bracket"]
+__all__ = ["Ladder", "Particles", "Population", "Rung", "Unreliable"]
 
 import math
 import torch
@@ -53,12 +53,12 @@ from typing import NamedTuple
 
 from . import diagnostics
 from .langevin import MALA
+from .weights import combine, effective_share, resample, uneven
 from .. import checks
 from ..analytic import GaussianMixture
 from ..derivatives import EnergyLike, value
 
 ROWS = 8192  # points evaluated at a time
-EVEN = 0.5  # effective share of the weights below which an island is resampled
 FIRST = 0.5  # step size of the first rung, in units of the particles' spread
 
 
@@ -96,19 +96,6 @@ class Population(NamedTuple):
     rhat: float  # of the coordinates and the energy, the largest; an island is a chain
     energies: Tensor  # (G), the mean energy of each island, float64
     size: float  # effective number of samples, by the spread of the islands' mean energies
-
-
-class Bracket(NamedTuple):
-    r"""Bounds of :math:`\log Z`, from a run up the ladder and one down."""
-
-    low: float
-    high: float
-    forward: float
-    backward: float
-
-    def covers(self, log_z: float) -> bool:
-        r"""Returns whether a value lies between the bounds."""
-        return self.low <= log_z <= self.high
 
 
 @dataclass(frozen=True)
@@ -410,61 +397,3 @@ def inward(x: Tensor, rung: Rung) -> Tensor:
 def outward(u: Tensor, rung: Rung) -> Tensor:
     r"""Returns :math:`x = m + L u`."""
     return rung.center + u @ rung.factor.T
-
-
-def effective_share(log_w: Tensor) -> Tensor:
-    r"""Returns :math:`(\sum w)^2 / n \sum w^2` of the weights of each island, :math:`(G, n) \to
-    (G)`."""
-    first, second = (torch.logsumexp(k * log_w, 1) for k in (1, 2))
-    return torch.exp(2 * first - second) / log_w.shape[1]
-
-
-def uneven(log_w: Tensor) -> Tensor:
-    r"""Returns whether each island is to be resampled, :math:`(G, n) \to (G)`: its weights are
-    uneven, or a particle lies where the density is zero."""
-    return (effective_share(log_w) < EVEN) | torch.isneginf(log_w).any(1)
-
-
-def resample(log_w: Tensor, generator: torch.Generator | None) -> Tensor:
-    r"""Returns the indices of n particles drawn within each island in proportion to their
-    weights, :math:`(G, n) \to (G, n)`.
-
-    Systematic resampling: index i is drawn :math:`\lfloor n W_i \rfloor` or
-    :math:`\lceil n W_i \rceil` times.
-    """
-    islands, n = log_w.shape
-    cumulative = torch.softmax(log_w, dim=1).cumsum(1)
-    u = torch.rand(islands, 1, generator=generator, dtype=log_w.dtype, device=log_w.device)
-    levels = (torch.arange(n, device=log_w.device) + u) / n * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, levels).clamp_max(n - 1)
-
-
-def combine(log_z: Tensor) -> tuple[float, float]:
-    r"""Returns the logarithm of the mean of islands' estimates, and its standard error."""
-    mean = torch.logsumexp(log_z, 0) - math.log(len(log_z))
-    spread = torch.exp(log_z - mean).std() / math.sqrt(len(log_z))
-    return float(mean), float(spread)
-
-
-def bracket(
-    particles: Particles,
-    energy: EnergyLike,
-    exact: Tensor,
-    generator: torch.Generator | None = None,
-    errors: float = 2.5,
-) -> Bracket:
-    r"""Returns bounds of :math:`\log Z` from exact samples of an energy: the run up less, the run
-    down more a number of standard errors.
-
-    Arguments:
-        particles: The particles.
-        energy: The energy.
-        exact: Independent, exact samples of it, with shape :math:`(N, D)`, to which the base was
-            not fitted: it would be too close to them.
-        generator: The source of randomness; the global one if not given.
-        errors: The number of standard errors on each side.
-    """
-    ladder = particles.ladder(energy, len(exact) // 2, generator)
-    up = particles.run(energy, len(exact), generator, ladder)
-    down, error = particles.backward(energy, exact, ladder, generator)
-    return Bracket(up.log_z - errors * up.error, down + errors * error, up.log_z, down)
