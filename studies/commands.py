@@ -286,7 +286,7 @@ class ReproduceSamples:
 
     n: int = 10_000
     """The number of points."""
-    steps: int = 1500
+    steps: int = 1000
     """The number of training steps."""
     out: Path = Path("results/samples.json")
     """The file of the figures."""

@@ -43,7 +43,7 @@ from .. import results
 
 CELLS = 1200  # a side, of the reference
 PARTS = 8
-BATCH, RATE = 500, {"paper": 1e-3, "fokker": 2e-3}
+WIDTH, BATCH, RATE = 128, 500, {"paper": 1e-3, "fokker": 2e-3}
 
 
 def reference(energy: EnergyLike, grid: Grid, n: int, generator: torch.Generator) -> Tensor:
@@ -133,10 +133,11 @@ def particles(energy: Energy, data: Planar, n: int, generator: torch.Generator) 
 def run(path: Path, n: int, steps: int, progress: Callable[[str], None]) -> None:
     r"""Trains, draws, compares and writes the rows."""
     rows: list[results.Row] = []
-    config = {"steps": steps, "batch": BATCH, "parts": PARTS, "cells": CELLS}
+    config = {"steps": steps, "width": WIDTH, "batch": BATCH, "parts": PARTS, "cells": CELLS}
     command = f"fokker reproduce samples --n {n} --steps {steps}"
     for preset, (network, optimization, objectives) in PRESETS.items():
         optimization = replace(optimization, steps=steps, batch=BATCH, rate=RATE[preset])
+        network = replace(network, width=WIDTH)
         sources = [Fresh(name) for name in PLANAR]
         out = train_stack(sources, objectives["dcd"], network, optimization, [0] * len(sources))
         for name, energy in zip(PLANAR, out.energies, strict=True):
