@@ -112,7 +112,7 @@ def run(
     for name, dim in targets(dimensions):
         if dim not in dimensions and name.startswith("mixture-"):
             continue
-        known = target(name, dim)
+        known, before = target(name, dim), len(rows)
         for seed in seeds:
             key = (name, dim, base, seed)
             done = {(r["target"], r["dimension"], r.get("base"), r["seed"]) for r in rows}
@@ -122,6 +122,8 @@ def run(
                 return
             rows += judge(known, base, seed)
             results.save(path, rows, command, {"errors": ERRORS, **SETTINGS})
+        if len(rows) == before:
+            continue
         last = rows[-2]
         progress(f"{name} in {dim}: {last['low'] - last['truth']:+.3f} to"
                  f" {last['high'] - last['truth']:+.3f} about the truth")  # fmt: skip

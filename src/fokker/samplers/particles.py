@@ -226,8 +226,12 @@ class Particles:
 
     def next_beta(self, beta: float, gap: Tensor, log_w: Tensor | None) -> float:
         r"""Returns the next :math:`\beta`, at which the conditional effective share is the one
-        asked for."""
+        asked for, among the particles where the density is not zero."""
         old = torch.zeros_like(gap) if log_w is None else log_w
+        held = ~torch.isneginf(gap)
+        if not held.any():
+            raise Unreliable("expected particles where the density is not zero, got none")
+        old, gap = old[held], gap[held]
         old = old - torch.logsumexp(old, 0)
 
         def enough(b: float) -> bool:

@@ -4,7 +4,7 @@ Samples of particles (`fokker.samplers.particles`) are trusted if
 
 - the moves are accepted, 10 % of them or more on every rung;
 - R-hat of the coordinates and the energy, with an island as a chain, is at most 1.05;
-- the effective share of the weights is 10 % or more on every rung;
+- the effective share of the weights is 5 % or more on every rung;
 - :math:`\log Z` is known to half a nat, by the spread of the islands;
 - two halves of the islands agree in the mean energy and in :math:`\log Z`, within six standard
   errors of their difference.
@@ -24,7 +24,7 @@ from .particles import Population, Unreliable
 
 ACCEPTED = 0.1
 RHAT = 1.05
-SHARE = 0.1
+SHARE = 0.05
 KNOWN = 0.5  # nats
 APART = 6.0  # standard errors
 
