@@ -555,3 +555,15 @@ def test_a_trade_keeps_energies_and_gradients_true():
 def test_moves_refuse_bad_settings(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_a_run_is_exported_as_a_tree():
+    r"""The groups and dimensions by which ArviZ knows a sample, and the same numbers."""
+    pytest.importorskip("xarray")
+    run = MALA(0.5).run(quadratic, normal(4, 2), 6, seeded())
+    tree = run.tree()
+    x, statistics = tree["posterior"]["x"], tree["sample_stats"]
+    assert x.dims == ("chain", "draw", "x_dim_0") and x.shape == (4, 6, 2)
+    assert torch.equal(torch.from_numpy(x.values), run.samples.transpose(0, 1))
+    assert torch.equal(torch.from_numpy(statistics["lp"].values.copy()), -run.info.energy.T)
+    assert statistics["acceptance_rate"].shape == (4, 6)

@@ -57,6 +57,7 @@ from .planar import (
     toy_matrix,
     toy_rows,
 )
+from .sampling import normalizer_table, refusal_table, samples_table, tables_table
 from .. import results
 
 
@@ -89,6 +90,10 @@ def render(text: str, root: Path) -> str:
         "draws": lambda: draw_table(rows("generation")),
         "networks": lambda: results.markdown(NETWORKS_HEADER, networks_rows(rows("networks"))),
         "optimizers": lambda: optimizer_table(root / "results/optimizers.json"),
+        "normalizer": lambda: normalizer_table(rows("normalizer")),
+        "normalizer-tables": lambda: tables_table(rows("normalizer")),
+        "samples": lambda: samples_table(rows("samples")),
+        "refusals": lambda: refusal_table(rows("samples")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

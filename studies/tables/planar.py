@@ -4,7 +4,6 @@ __all__ = [
     "MIXTURE_NAMES",
     "OPTIMA_HEADER",
     "PAPER_TABLE_2",
-    "PROTOTYPE",
     "TOY_HEADER",
     "TOY_NAMES",
     "mixture_matrix",
@@ -31,17 +30,7 @@ PAPER_TABLE_2: dict[str, tuple[float | None, float | None, float | None]] = {
     "checkerboard": (-178.43, -67.22, -124.27),
 }
 
-# what a Monte-Carlo prototype gave for the optimum, to about 1 %
-PROTOTYPE: dict[str, float] = {
-    "swissroll": -203,
-    "circles": -133,
-    "rings": -1245,
-    "moons": -209,
-    "8gaussians": -122.6,
-    "2spirals": -660,
-}
-
-OPTIMA_HEADER = ("set", "noise", "exact optimum", "prototype", "paper: DCD", "CD", "PCD")
+OPTIMA_HEADER = ("set", "noise", "exact optimum", "paper: DCD", "CD", "PCD")
 
 
 def optima_rows(rows: Sequence[results.Row]) -> list[list[str]]:
@@ -51,10 +40,8 @@ def optima_rows(rows: Sequence[results.Row]) -> list[list[str]]:
         name = row["data"]
         paper = PAPER_TABLE_2.get(name)
         theirs = ["–"] * 3 if paper is None else [number(v, "+∞") for v in paper]
-        rough = PROTOTYPE.get(name)
-        prototype = "–" if rough is None else f"{rough:g}".replace("-", "−")
         optimum = number(row["optimum"], "−∞")
-        lines.append([name, f"{row['noise']:.3g}", optimum, prototype, *theirs])
+        lines.append([name, f"{row['noise']:.3g}", optimum, *theirs])
     return lines
 
 

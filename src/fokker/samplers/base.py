@@ -64,6 +64,30 @@ class Run(NamedTuple):
         r"""Returns the effective sample size of each coordinate, with shape :math:`(*)`."""
         return diagnostics.ess(self.samples)
 
+    def tree(self) -> Any:
+        r"""Returns the samples and their statistics as an `xarray.DataTree`, which ArviZ 1.x
+        reads: `posterior` with `x` of shape (chain, draw, \*), and `sample_stats`.
+
+        Needs xarray 2024.10 or later. A run with thinning has the statistics of all transitions.
+        """
+        try:
+            import xarray
+        except ImportError as error:
+            raise ValueError("expected xarray to export a run, got none: install it") from error
+        x = self.samples.transpose(0, 1).cpu().numpy()
+        axes = [f"x_dim_{k}" for k in range(x.ndim - 2)]
+        chains = lambda v: (("chain", "draw"), v.T.cpu().numpy())
+        statistics = {
+            "acceptance_rate": chains(self.info.acceptance),
+            "lp": chains(-self.info.energy),  # up to a constant
+            "step_size": ("draw", self.info.step_size.cpu().numpy()),
+        }
+        groups = {
+            "posterior": xarray.Dataset({"x": (("chain", "draw", *axes), x)}),
+            "sample_stats": xarray.Dataset(statistics),
+        }
+        return xarray.DataTree.from_dict(groups)
+
     @property
     def acceptance(self) -> diagnostics.Acceptance:
         r"""The acceptance: its mean, and that of the worst and of the best chain."""
