@@ -1,0 +1,114 @@
+r"""Wide tables: no likelihood that is printed beats the entropy.
+
+Tables are drawn from laws of known density, in 1 to 300 columns: independent normals, correlated
+normals, a mixture of two, and normals offset by 3e7. An energy is trained on each for a few steps
+by the table task, and its likelihood is printed or not. Where it is printed, the mean over the
+test rows of :math:`\log p_{true} - \log p_{model}` estimates a KL divergence, which is not
+negative; a fault is a mean below zero by more than four standard errors, that of :math:`\log Z`
+among them.
+
+    python studies/trust/wide_tables.py --out results/trust.json
+"""
+
+import argparse
+import math
+import torch
+
+from collections.abc import Callable
+from dataclasses import replace
+from fokker import fit
+from fokker.analytic import GaussianMixture
+from fokker.files import save_npy
+from fokker.runs.config import Network, Optimization
+from fokker.runs.presets import table_config
+from fokker.tasks.table import TableEnergy
+from pathlib import Path
+from studies.trust import record
+from tempfile import TemporaryDirectory
+from torch import Tensor
+
+DIMENSIONS = (1, 2, 3, 5, 10, 20, 30, 60, 100, 200, 300)
+ROWS = 600
+ERRORS = 4.0
+
+
+def laws(dim: int) -> dict[str, tuple[GaussianMixture, float]]:
+    r"""Returns laws by name, each with an offset of the columns."""
+    generator = torch.Generator().manual_seed(dim)
+    eye, zero = torch.eye(dim).double(), torch.zeros(1, dim).double()
+    a = torch.randn(dim, dim, generator=generator).double()
+    two = torch.cat((zero - 2, zero + 2))
+    return {
+        "independent normals": (GaussianMixture(zero, eye), 0.0),
+        "correlated normals": (GaussianMixture(zero, a @ a.T / dim + 0.1 * eye), 0.0),
+        "a mixture of two": (GaussianMixture(two / math.sqrt(dim), 0.5 * eye), 0.0),
+        "normals offset by 3e7": (GaussianMixture(zero, eye), 3e7),
+    }
+
+
+def gain(energy: TableEnergy, test: Tensor, law: GaussianMixture, offset: float) -> Tensor:
+    r"""Returns by how much each row is more likely under the model than in truth."""
+    with torch.no_grad():
+        return law(test - offset).double() - energy(test).double()
+
+
+def main(args: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dimensions", type=int, nargs="+", default=DIMENSIONS)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args(args)
+    torch.set_num_threads(1)
+    printed, silent, faults, closest = 0, 0, [], math.inf
+    say: Callable[[str], None] = lambda line: print(line, flush=True)
+    for dim in given.dimensions:
+        for name, (law, offset) in laws(dim).items():
+            for seed in range(given.seeds):
+                generator = torch.Generator().manual_seed(1000 * dim + seed)
+                x = law.sample(ROWS, generator) + offset
+                with TemporaryDirectory() as place:
+                    save_npy(Path(place, "x.npy"), x.numpy())
+                    config = replace(
+                        table_config(str(Path(place, "x.npy"))),
+                        network=Network(width=64, layers=3, confine=3.0),
+                        optimization=Optimization(steps=given.steps, batch=200, rate=3e-3),
+                        evaluate=given.steps // 2,
+                        seed=seed,
+                    )
+                    run = fit(config, Path(place, "run"))
+                    task = run.loaded()
+                    test = task.values[task.rows["test"]]
+                line, energy = run.judged, run.energy
+                assert isinstance(energy, TableEnergy)
+                case = f"D = {dim}, {name}, seed {seed}"
+                if not energy.normalized:
+                    silent += 1
+                    say(f"{case}: not known: {energy.unknown}")
+                    continue
+                printed += 1
+                rows = gain(energy, test, law, offset)
+                spread = float(rows.std()) / math.sqrt(len(rows))
+                error = math.hypot(spread, line["log_z_error"])
+                above = float(rows.mean()) / error  # errors above the truth
+                closest = min(closest, -above)
+                say(f"{case}: KL {-float(rows.mean()):.3f} ± {error:.3f} nats")
+                if above > ERRORS:
+                    faults.append(case)
+    count = printed + silent
+    detail = (
+        f"{count} tables of known entropy in {min(given.dimensions)} to {max(given.dimensions)}"
+        f" columns: {printed} likelihoods printed, {silent} said not to be known; {len(faults)}"
+        f" beat the entropy by more than {ERRORS:g} standard errors"
+    )
+    say("\n".join([detail, *faults]))
+    if given.out is not None:
+        row = {"value": len(faults), "unit": "faults", "detail": detail}
+        command = f"python studies/trust/wide_tables.py --steps {given.steps} --out {given.out}"
+        record(given.out, "wide-tables", [row], command)
+    if faults:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
