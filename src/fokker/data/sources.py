@@ -31,12 +31,13 @@ import re
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple, NoReturn
 
 from . import cache
+from ..files import open_regular, replacing
 
 SPLITS = ("train", "test")
+LONGEST = 2**40  # bytes of a file
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
@@ -93,15 +94,14 @@ def fetch(hub: str, config: str | None, split: str, place: Path, needed: str) ->
             f"expected {needed}, got none; pip install 'fokker[hub]' to fetch it"
         ) from None
     place.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".partial-", dir=place) as partial:
+    with replacing(target) as partial:
         try:
-            load_dataset(hub, config, split=split).to_parquet(f"{partial}/x.parquet")
+            load_dataset(hub, config, split=split).to_parquet(str(partial))
         except Exception as error:  # of many kinds, on networks
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"expected {needed}, or {split} of {hub} from the hub, got neither: {reason}"
             ) from error
-        Path(partial, "x.parquet").replace(target)
     return place
 
 
@@ -163,7 +163,7 @@ def fingerprint(folder: Path, files: list[Path], options: tuple[int | None, ...]
     r"""Returns a hash of the names and the contents of files, and of how they are read."""
     total = hashlib.sha256(repr(options).encode())
     for path in files:
-        with path.open("rb") as file:
+        with open_regular(path, LONGEST) as file:
             content = hashlib.file_digest(file, "sha256").digest()
         name = os.fsencode(path.relative_to(folder).as_posix())
         total.update(len(name).to_bytes(4, "big") + name + content)

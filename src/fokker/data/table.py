@@ -33,7 +33,9 @@ from torch import Tensor
 from typing import Any, BinaryIO
 
 from .. import checks
+from ..files import open_regular
 
+LONGEST = 2**33  # bytes of a file
 LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in float32
 NUMBERS = 2**28  # of a Parquet file
 HEAD = 2**20  # characters in which the separator is looked for
@@ -96,7 +98,7 @@ def fault(place: str, names: Sequence[str], j: int, text: str) -> ValueError:
 
 
 def decode(path: Path, how: Callable[[BinaryIO], Any]) -> Any:
-    with path.open("rb") as file:
+    with open_regular(path, LONGEST) as file:
         try:
             return how(file)
         except Exception as error:  # of many kinds, on damaged bytes

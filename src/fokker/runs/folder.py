@@ -7,6 +7,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 `checkpoint/step-K/`   the whole state after K steps (`fokker.runs.checkpoints`)
 `previews/`            samples of one seed after each evaluation, for images if asked for
 `report.html`          the report (`fokker.app.report`)
+`.lock`                who trains into the folder (`fokker.runs.owner`)
 =====================  ======================================================================
 
 A run is read with the weights that its task chooses: the last average on a 2-D set, whose points
@@ -16,6 +17,7 @@ are fresh forever, and the best one on a table. Training goes on from the last o
 __all__ = ["read_config", "read_metrics", "read_run", "restore", "write_metrics"]
 
 import json
+import os
 import torch
 
 from pathlib import Path
@@ -27,8 +29,10 @@ from .checkpoints import BROKEN, newest, read
 from .config import Config
 from ..checks import brief
 from ..energies import Denoiser, Energy
-from ..files import first_line, write_text
+from ..files import first_line, read_regular, write_text
 from ..tasks import Run, task_of
+
+METRICS = 2**28  # bytes of metrics.jsonl
 
 
 def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
@@ -42,12 +46,13 @@ def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     r"""Reads the lines of `metrics.jsonl`; none if there is no such file."""
     path = folder / "metrics.jsonl"
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
+    content = read_regular(path, METRICS, folder)
     try:
         return [
             (line := json.loads(text)) | {"step": int(line["step"])}
-            for text in path.read_text().splitlines()
+            for text in content.decode().splitlines()
         ]
     except BROKEN as error:
         raise ValueError(
@@ -58,10 +63,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_config(folder: Path) -> Config:
     r"""Reads the configuration of a run folder."""
     path = folder / "config.toml"
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ValueError(f"expected a run folder with a config.toml, got {folder}, which has none")
-    with path.open("rb") as file:
-        content = file.read(4 * toml.LONGEST + 1)
+    content = read_regular(path, 4 * toml.LONGEST, folder)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

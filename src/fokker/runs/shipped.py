@@ -19,22 +19,22 @@ __all__ = ["NOTICES", "ROOT", "export", "names", "read"]
 import hashlib
 import json
 import re
-import shutil
 import torch
 
 from collections.abc import Mapping
 from pathlib import Path
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from typing import Any
 
 from . import toml
 from .checkpoints import BROKEN, shape_of
 from .config import Config
 from .folder import restore
-from ..files import first_line
+from ..files import beside, first_line, read_regular, write_bytes
 from ..tasks import Run, task_of
 
 ROOT = Path(__file__).parents[1] / "weights"
+SUMS, LARGEST = 2**16, 2**28  # bytes of SHA256SUMS, and of another file
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
 NOTICES: Mapping[str, str] = {
     "celeba32": "Trained on CelebA (Liu et al., 2015), which is for non-commercial research only;"
@@ -69,12 +69,13 @@ def read(name: str, root: Path = ROOT) -> Run:
             " not exist"
         )
     folder = root / name
-    lines = (folder / "SHA256SUMS").read_bytes().decode(errors="replace").splitlines()
+    sums = read_regular(folder / "SHA256SUMS", SUMS, folder)
+    lines = sums.decode(errors="replace").splitlines()
     said = {file: code for code, _, file in (line.partition("  ") for line in lines)}
     contents: dict[str, bytes] = {}
     for file in FILES:
         path = folder / file
-        contents[file] = path.read_bytes() if path.exists() else b""
+        contents[file] = read_regular(path, LARGEST, folder) if path.exists() else b""
         if said.get(file) != digest(contents[file]):
             raise ValueError(
                 f"{path}: expected the file whose checksum is in SHA256SUMS, got another;"
@@ -110,22 +111,30 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
     if folder.exists():
         raise ValueError(f"expected a new folder, got {folder}, which exists; delete it first")
     config = run.task.shippable(run)
-    root.mkdir(parents=True, exist_ok=True)
-    partial = root / f".partial-{name}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     weights = {
         k: v.detach().cpu().to(torch.bfloat16).contiguous()
         for k, v in run.energy.state_dict().items()
     }
-    save_file(weights, partial / "model.safetensors")
-    (partial / "config.toml").write_text(toml.dumps(config))
     content = {"step": run.step, "shape": run.shape, "metrics": run.judged}
-    (partial / "card.json").write_text(json.dumps(content, allow_nan=False) + "\n")
-    (partial / "card.md").write_text(card_of(run, name, config, note))
-    lines = [f"{digest((partial / file).read_bytes())}  {file}" for file in FILES]
-    (partial / "SHA256SUMS").write_text("\n".join(lines) + "\n")
-    partial.rename(folder)
+    contents = {
+        "model.safetensors": save(weights),
+        "config.toml": toml.dumps(config).encode(),
+        "card.md": card_of(run, name, config, note).encode(),
+        "card.json": json.dumps(content, allow_nan=False).encode() + b"\n",
+    }
+    lines = [f"{digest(contents[file])}  {file}" for file in FILES]
+    contents["SHA256SUMS"] = ("\n".join(lines) + "\n").encode()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with beside(folder, folder=True) as partial:
+            for file, data in contents.items():
+                write_bytes(partial / file, data)
+            partial.rename(folder)
+    except OSError as error:
+        raise OSError(
+            f"expected a folder that an energy can be written to, got {folder}:"
+            f" {first_line(error)}; nothing is left there"
+        ) from error
     return folder
 
 

@@ -15,6 +15,7 @@ better ones.
 
 __all__ = ["Diverged", "Interrupted", "fit"]
 
+import os
 import signal
 import threading
 import time
@@ -30,11 +31,12 @@ from .checkpoints import Name, names, newest, read
 from .config import Config
 from .folder import read_config, read_run
 from .guard import Fall, finite
+from .owner import Owner
 from .state import Line, State, kept, step_generator, writing
 from .toml import difference, dumps
 from .. import checks
 from ..compute.ranks import join
-from ..files import write_text
+from ..files import inner_folder, write_text
 from ..tasks import Run, task_of
 
 Progress = Callable[[int, Line], None]
@@ -115,9 +117,19 @@ def write_config(folder: Path, config: Config, saved: int = 0) -> None:
         write_text(folder / "config.toml", text)
 
 
-def open_folder(folder: Path, config: Config, resume: Resume) -> tuple[list[int] | None, bool]:
-    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any,
-    and whether the configuration there is another yet, with other steps."""
+def open_folder(
+    folder: Path, config: Config, resume: Resume, owner: Owner
+) -> tuple[list[int] | None, bool]:
+    r"""Makes and takes a run folder, or finds the newest whole checkpoint in it; returns its name,
+    if any, and whether the configuration there is another yet, with other steps."""
+    if resume is True:
+        read_config(folder)  # before anything is written where there is no run
+    with writing(folder, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+        owner.take()
+        for name in ("checkpoint", "previews"):  # no links, which would be written through
+            if os.path.lexists(folder / name):
+                inner_folder(folder / name)
     holds = (folder / "config.toml").exists()
     if resume is True or (resume and holds):
         changed = check_resume(
@@ -175,12 +187,12 @@ def fit(
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
-    with join(config.device) as ranks, stop_requests() as stops:
+    with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
-        run = State(config, folder, ranks.each(task_of(config).load), ranks)
+        run = State(config, folder, ranks.each(task_of(config).load), ranks, owner)
         run.step.even(config.optimization.batch)
-        found, changed = ranks.once(lambda: open_folder(folder, config, resume))
+        found, changed = ranks.once(lambda: open_folder(folder, config, resume, owner))
         if found is not None:
             name = Name(*found)
             run.restore(read(folder / "checkpoint" / str(name)))
@@ -198,7 +210,7 @@ def fit(
             run.rehearse()
         with nullcontext() if turn is None else turn:
             train(run, stops, progress, minutes, say, watch)
-    return read_run(folder)
+        return read_run(folder)
 
 
 def train(

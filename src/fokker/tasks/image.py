@@ -31,7 +31,7 @@ from ..compute.ranks import ALONE, Ranks, join
 from ..data.images import Images, read_images
 from ..data.picture import place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
-from ..files import save_npy
+from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
 from ..images.generate import bits_of, generate, residuals_of
 from ..images.quality import described, judge_images, reference_of
@@ -290,8 +290,7 @@ class ImageTask(Task):
         x, place = ranks.collect(ranks.each(share)), folder / "previews"
 
         def write() -> None:
-            place.mkdir(exist_ok=True)
-            save_png(place / f"step-{step:08d}.png", x)
+            save_png(inner_folder(place) / f"step-{step:08d}.png", x)
 
         ranks.once(write)
 
@@ -405,7 +404,8 @@ class ImageTask(Task):
             ::-1
         ]  # the last among them
         drawings = "".join(
-            f"<h2>Samples after step {int(path.stem[5:])}</h2>\n{picture(path, 'samples')}\n"
+            f"<h2>Samples after step {int(path.stem[5:])}</h2>\n"
+            f"{picture(path, 'samples', run.path)}\n"
             for path in shown
         )
         these = f"these {len(clean)} test images" if len(clean) > 1 else "this one test image"

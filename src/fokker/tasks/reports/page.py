@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from matplotlib.figure import Figure
 from pathlib import Path
 
-from ...files import write_bytes
+from ...files import read_regular, write_bytes
+
+LARGEST = 2**26  # bytes of a picture
 
 
 def figure(width: float, height: float) -> Figure:
@@ -38,9 +40,9 @@ def embed(fig: Figure, path: Path, alt: str) -> str:
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{code}">'
 
 
-def picture(path: Path, alt: str) -> str:
-    r"""Returns a PNG file as an HTML image, pixels kept sharp."""
-    code = base64.b64encode(path.read_bytes()).decode()
+def picture(path: Path, alt: str, root: Path) -> str:
+    r"""Returns a PNG file below a folder as an HTML image, pixels kept sharp."""
+    code = base64.b64encode(read_regular(path, LARGEST, root)).decode()
     return (
         f'<img alt="{html.escape(alt)}" style="image-rendering: pixelated"'
         f' src="data:image/png;base64,{code}">'
