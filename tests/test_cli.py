@@ -1,8 +1,10 @@
 r"""The first minutes at the command line, and every command of the README."""
 
+import os
 import pytest
 import re
 import shlex
+import sys
 import torch
 
 from fokker import __version__, checks
@@ -107,6 +109,16 @@ def test_an_interrupted_command_is_one_line(capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 130 and capsys.readouterr().err == "fokker: interrupted\n"
+
+
+def test_a_reader_that_has_gone_is_no_fault(monkeypatch, capsys):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as stop:
+            main(["doctor"])
+    assert stop.value.code == 141 and capsys.readouterr().err == ""
 
 
 def test_a_name_that_is_near_nothing_gets_no_guess(capsys):

@@ -233,9 +233,10 @@ def test_a_place_is_checked_before_the_work(tmp_path):
     check_place(tmp_path / "new")
     assert not any(tmp_path.iterdir())
     os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ValueError, match=r"a place for a file, got .*, which is no regular"):
-            check_place(place)
+    with pytest.raises(ValueError, match=r"a place for a file, got .*, which is no regular"):
+        check_place(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError):
+        check_place(tmp_path)
     with pytest.raises(OSError) as caught:
         check_place(type(tmp_path)("/proc/new"))
     assert caught.value.filename == "/proc/new"

@@ -153,6 +153,19 @@ def test_seeds_matter(tmp_path):
     assert not torch.allclose(a.energy(x), c.energy(x))
 
 
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**63 - 1])
+def test_every_seed_that_trains_is_read_again(tmp_path, seed):
+    run = fit(replace(CONFIG, seed=seed), tmp_path)
+    assert load(tmp_path).config.seed == seed and run.step == 8
+
+
+def test_a_configuration_that_cannot_be_read_again_is_not_trained(tmp_path):
+    wide = replace(CONFIG, device="cpu" + " " * 20_000)
+    with pytest.raises(ValueError, match=r"at most 16384 characters|a device"):
+        fit(wide, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_is_what_was_trained(tmp_path):
     run = fit(CONFIG, tmp_path / "run")
     again = load(tmp_path / "run")
@@ -199,6 +212,49 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
     whole = fit(CONFIG, tmp_path / "whole")
     x = torch.randn(5, 2)
     assert run.step == 8 and torch.equal(run.energy(x), whole.energy(x))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_stops(tmp_path, number):
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=r"stopped after step 3 and saved; resume"):
+        fit(CONFIG, tmp_path, watch=lambda step, *_: step == 3 and os.kill(os.getpid(), number))
+    assert load(tmp_path).step == 3 and signal.getsignal(number) == before
+
+
+def test_under_nohup_a_hangup_is_nothing(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        watch = lambda step, *_: step == 3 and os.kill(os.getpid(), signal.SIGHUP)
+        assert fit(CONFIG, tmp_path, watch=watch).step == 8
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_rank_whose_torchrun_was_killed_saves_and_stops(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    parent = os.getppid()
+
+    def watch(step, *_):
+        if step == 3:
+            monkeypatch.setattr(os, "getppid", lambda: parent + 1)
+
+    with pytest.raises(Interrupted, match=r"stopped after step 4 and saved"):
+        fit(CONFIG, tmp_path, watch=watch)
+    assert load(tmp_path).step == 4
+
+
+def test_a_pipe_that_is_closed_saves_and_stops(tmp_path, monkeypatch, capsys):
+    read, write = os.pipe()
+    os.close(read)
+    small = ("--steps", "40", "--batch", "16", "--width", "8", "--evaluate", "1")
+    with os.fdopen(write, "w", buffering=1) as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "toy", "--data", "moons", *small, "--out", str(tmp_path / "r")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 130 and "stopped after step 2 and saved; resume" in line
+    assert load(tmp_path / "r").step == 2
 
 
 def test_checkpoints_are_whole_and_few(tmp_path):

@@ -36,8 +36,8 @@ import stat
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe is not waited for
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,7 +65,7 @@ def check_regular(found: os.stat_result, path: Path, limit: int) -> None:
         raise ValueError(f"{path}: expected at most {limit} bytes, got {found.st_size}")
 
 
-def open_regular(path: Path, limit: int, root: Path | None = None) -> BinaryIO:
+def open_regular(path: Path, limit: int, root: Path | None = None) -> BufferedReader:
     r"""Opens a regular file to read. Anything else is a `ValueError` that says what it is.
 
     Arguments:
@@ -236,7 +236,9 @@ def replacing(path: Path) -> Generator[Path, None, None]:
 def check_place(path: Path) -> None:
     r"""Raises unless a file can be written to a path, beside and renamed: before any work."""
     path = Path(path)
-    if os.path.lexists(path) and not path.is_file():
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
         raise ValueError(f"expected a place for a file, got {path}, which is no regular file")
     try:
         with beside(path):

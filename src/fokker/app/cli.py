@@ -4,6 +4,7 @@ __all__ = ["main"]
 
 import importlib
 import os
+import signal
 import sys
 import time
 import torch
@@ -19,6 +20,7 @@ from .denoise import Denoise
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .export import Export
+from .output import mute
 from .report import Report
 from .sample import Sample
 from .score import Score
@@ -157,6 +159,10 @@ def main(args: list[str] | None = None) -> None:
         if getattr(command, "device", None) is not None:
             checks.device(command.device)
         command.run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # as after `| head -1`
+        mute()
+        sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError) as error:
         said = str(error)
         if isinstance(error, FileNotFoundError) and error.filename is not None:

@@ -11,6 +11,7 @@ nothing once the folder or its lock was removed or replaced.
 
 __all__ = ["Owner"]
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -107,10 +108,9 @@ class Owner:
                 said: dict[str, Any] = json.loads(os.pread(handle, LONGEST, 0))
                 host, pid, since = str(said["host"]), int(said["pid"]), str(said["since"])
                 if host == socket.gethostname():
-                    os.kill(pid, 0)  # not the holder before, which has ended
+                    with contextlib.suppress(PermissionError):  # of another user
+                        os.kill(pid, 0)  # not the holder before, which has ended
                 return f"process {pid} on {brief(host, 60)[1:-1]} (since {brief(since, 40)[1:-1]})"
-            except PermissionError:
-                return f"process {pid} of another user"
             except (ValueError, LookupError, TypeError, OSError, OverflowError):
                 if time.monotonic() > end:
                     return "another process"

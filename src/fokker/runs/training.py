@@ -33,9 +33,9 @@ from .folder import read_config, read_run
 from .guard import Fall, finite
 from .owner import Owner
 from .state import Line, State, kept, step_generator, writing
-from .toml import difference, dumps
+from .toml import difference, dumps, loads
 from .. import checks
-from ..compute.ranks import join
+from ..compute.ranks import join, orphan
 from ..files import inner_folder, write_text
 from ..tasks import Run, task_of
 
@@ -60,12 +60,14 @@ class Interrupted(Exception):
 
 @contextmanager
 def stop_requests() -> Generator[list[int], None, None]:
-    r"""Collects SIGINT and SIGTERM instead of raising, so that a step is never cut in half."""
+    r"""Collects SIGINT, SIGTERM and SIGHUP instead of raising, so that no step is cut in half. A
+    signal that is ignored, as SIGHUP under nohup, stays so."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    kinds = [kind for kind in kinds if signal.getsignal(kind) != signal.SIG_IGN]
     before = {kind: signal.signal(kind, lambda number, _: caught.append(number)) for kind in kinds}
     try:
         yield caught
@@ -187,6 +189,8 @@ def fit(
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
+    if loads(dumps(config)) != config:  # whatever is trained can be read again
+        raise ValueError(f"expected a configuration that TOML can hold, got {config}")
     with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
@@ -226,11 +230,12 @@ def train(
     optimization = config.optimization
     run.clock = clock = time.perf_counter()
     asked = False  # to stop
+    orphaned = orphan()
     ends = {*optimization.restarts, optimization.steps}  # steps that are always judged
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
-        asked = asked or late or bool(stops)
+        asked = asked or late or bool(stops) or orphaned()
         generator = step_generator(config, run.done, run.trial, ranks.device)
         x = run.task.batch(optimization.batch, generator)
         result, rate = run.advance(x, generator, asked)

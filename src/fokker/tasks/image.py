@@ -29,7 +29,7 @@ from .. import checks, objectives
 from ..compute.field import CompiledField
 from ..compute.ranks import ALONE, Ranks, join
 from ..data.images import Images, read_images
-from ..data.picture import place_of_png, read_png, save_png, to_float
+from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
@@ -230,6 +230,11 @@ class ImageTask(Task):
         # both splits at once: a fault of the test images is found before there is anything to lose
         self.images: dict[str, Images] = {split: self.read(split) for split in SPLITS}
         self.shape = self.images["train"].shape
+        if (other := self.images["test"].shape) != self.shape:
+            raise ValueError(
+                f"expected test images like those to train on, {describe(self.shape)}, got"
+                f" {describe(other)} in {self.data.source}"
+            )
         return self
 
     def read(self, split: str) -> Images:

@@ -63,6 +63,7 @@ class Drawing:
         """
         n, out = n if self.n is None else self.n, out if self.out is None else self.out
         checks.positive_integer(n=n, batch=self.batch)
+        checks.seed(self.seed)
         checks.place(out, kinds)
         return n, out
 

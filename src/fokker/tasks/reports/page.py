@@ -1,12 +1,13 @@
 r"""Parts of the page of a report: pictures and tables in HTML."""
 
-__all__ = ["embed", "figure", "picture", "put", "rows"]
+__all__ = ["embed", "figure", "picture", "put", "rows", "writing"]
 
 import base64
 import html
 import io
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from matplotlib.figure import Figure
 from pathlib import Path
 
@@ -20,15 +21,22 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def put(path: Path, data: bytes) -> None:
-    r"""Writes a file of a report, or says which folder it could not be written to."""
+@contextmanager
+def writing(path: Path) -> Generator[None, None, None]:
+    r"""Says which folder a report could not be written to."""
     try:
-        write_bytes(path, data)
+        yield
     except OSError as error:
         raise OSError(
             f"expected a folder that a report can be written to, got {path.parent}: {error};"
             " the run itself is kept"
         ) from error
+
+
+def put(path: Path, data: bytes) -> None:
+    r"""Writes a file of a report."""
+    with writing(path):
+        write_bytes(path, data)
 
 
 def embed(fig: Figure, path: Path, alt: str) -> str:
