@@ -6,6 +6,7 @@ expected; none replaces a value.
 """
 
 __all__ = [
+    "TOO_MUCH",
     "another",
     "at_least",
     "between",
@@ -35,6 +36,9 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from .files import check_place
+
+# how torch says that there is not so much memory
+TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
 
 
 def points(x: Tensor, name: str = "x") -> Tensor:

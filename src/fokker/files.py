@@ -19,6 +19,7 @@ __all__ = [
     "read_regular",
     "replacing",
     "save_npy",
+    "sweep",
     "sync",
     "write_bytes",
     "write_text",

@@ -32,8 +32,6 @@ from ..files import first_line
 from ..runs.training import Interrupted
 
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
-# how torch says that there is not so much memory
-TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type] | str] = {
@@ -135,7 +133,7 @@ def out_of_memory(error: Exception) -> bool:
     r"""Returns whether an error says that more memory was asked for than there is."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return any(words in str(error) for words in TOO_MUCH)
+    return any(words in str(error) for words in checks.TOO_MUCH)
 
 
 def main(args: list[str] | None = None) -> None:
