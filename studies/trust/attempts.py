@@ -4,17 +4,20 @@ What it may do is return, or raise a `ValueError` or an `OSError` of one line. A
 fault: another exception, several lines, a death, more memory or more time than it may take.
 """
 
-__all__ = ["Outcome", "attempt"]
+__all__ = ["Outcome", "attempt", "run_command"]
 
 import multiprocessing
 import os
 import resource
 import signal
+import sys
+import tempfile
 import time
 import traceback
 import warnings
 
 from collections.abc import Callable
+from fokker.app.cli import main
 from typing import Any, NamedTuple
 
 LONGEST = 600  # characters of an error
@@ -76,3 +79,24 @@ def attempt(work: Callable[[], Any], seconds: float = 20.0, memory: int = 2**30)
     if used > memory:
         end, fault = f"took {used / 2**20:.0f} MiB", True
     return Outcome(end, said, fault, time.perf_counter() - begin, used)
+
+
+def run_command(args: list[str]) -> None:
+    r"""Runs a command of fokker. One that is refused is a `ValueError` with what it wrote to
+    standard error; lines that do not begin with the name of the program are a fault."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        os.dup2(out.fileno(), 1)
+        os.dup2(errors.fileno(), 2)
+        sys.stdout, sys.stderr = out, errors
+        code = 0
+        try:
+            main(args)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        errors.seek(0)
+        lines = errors.read().splitlines()
+    strange = [line for line in lines if not line.startswith("fokker: ")]
+    if strange or code not in {0, 2, 3, 130}:
+        raise RuntimeError(f"exit code {code}, and on standard error: {strange[:5]}")
+    if code:
+        raise ValueError(lines[-1] if lines else "nothing was said")

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -114,13 +113,12 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(args)
     command = [sys.executable, "-m", "fokker", "studio", "--port", "0", "--no-browser"]
-    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    few = f'ulimit -n {DESCRIPTORS}; exec "$@"'
     with tempfile.TemporaryDirectory() as root, Path(root, "log").open("wb") as log:
         server = subprocess.Popen(
-            [*command, "--runs", f"{root}/runs"],
+            ["bash", "-c", few, "bash", *command, "--runs", f"{root}/runs"],
             stdout=subprocess.PIPE,
             stderr=log,
-            preexec_fn=few,
             env={**os.environ, "TMPDIR": root},
         )
         assert server.stdout is not None
@@ -140,8 +138,8 @@ def main(args: list[str] | None = None) -> None:
     detail = (
         f"{given.messages:,} messages on 2 pages and {given.connections:,} half-open connections"
         f" in {seconds:.0f} s, {DESCRIPTORS} file descriptors: {answers:,} answers;"
-        f" {len(times)} fetches of the page, the slowest {slowest:.2f} s; {written:,} bytes of log;"
-        f" {faults} faults"
+        f" {len(times)} fetches of the page, the slowest {slowest:.2f} s; {written:,} bytes of"
+        f" log; {faults} faults"
     )
     print(detail)
     if given.out is not None:

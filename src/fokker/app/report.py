@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
-from ..files import check_place
+from ..files import check_place, first_line
 from ..runs.loading import load
 from ..runs.toml import dumps
 from ..tasks import Run
@@ -70,7 +70,16 @@ def write_report(run: Run, fetch: bool = False) -> Path:
         check_place(path)
     run.energy.cpu()
     with mpl.rc_context({"font.size": 9, "font.family": "serif"}):
-        return write_page(run, run.loaded(fetch).report(run))
+        task = run.loaded(fetch)
+        try:
+            return write_page(run, task.report(run))
+        except (LookupError, TypeError, ArithmeticError) as error:  # of figures that are odd
+            if isinstance(error, FloatingPointError):
+                raise
+            raise ValueError(
+                f"expected metrics as training writes them in {run.path}, got others:"
+                f" {first_line(error)}"
+            ) from error
 
 
 def events(run: Run) -> str:

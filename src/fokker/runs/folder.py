@@ -27,7 +27,7 @@ from typing import Any
 from . import toml
 from .checkpoints import BROKEN, newest, read
 from .config import Config
-from ..checks import brief
+from ..checks import brief, number
 from ..energies import Denoiser, Energy
 from ..files import first_line, read_regular, write_text
 from ..tasks import Run, task_of
@@ -50,14 +50,28 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         return []
     content = read_regular(path, METRICS, folder)
     try:
-        return [
-            (line := json.loads(text)) | {"step": int(line["step"])}
-            for text in content.decode().splitlines()
-        ]
-    except BROKEN as error:
+        return [line_of(json.loads(text)) for text in content.decode().splitlines()]
+    except (*BROKEN, RecursionError) as error:
         raise ValueError(
             f"expected lines of JSON with a step in {path}, got {first_line(error)}"
         ) from None
+
+
+def line_of(value: Any) -> dict[str, Any]:
+    r"""Returns a line of the metrics that was read: a step, numbers and `None`, and the words of
+    an event. Any other raises."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a table, got {brief(value)}")
+    for name, entry in value.items():
+        words = "event" in value and name in {"event", "reason"}
+        if not (isinstance(entry, str) if words else entry is None or number(entry)):
+            kind = "a text" if words else "a finite number or null"
+            raise ValueError(f"expected {kind} at {brief(name, 40)}, got {brief(entry)}")
+    if "event" in value and not {"reason", "step"} <= value.keys():
+        raise ValueError("expected the step and the reason of an event")
+    if type(value["step"]) is not int or not 0 <= value["step"] < 2**63:
+        raise ValueError(f"expected a number of steps, got {brief(value['step'])}")
+    return value
 
 
 def read_config(folder: Path) -> Config:
@@ -118,12 +132,12 @@ def read_run(folder: Path, best: bool = False) -> Run:
     energy = restore(config, checkpoint.shape, weights, folder / "config.toml")
     try:
         energy = task.wrap(energy, None if chosen is None else chosen.card)
+        lines = None if checkpoint.lines is None else [line_of(m) for m in checkpoint.lines]
     except BROKEN as error:
         raise ValueError(f"{folder}: {first_line(error)}") from None
     energy.requires_grad_(False)
     found = read_metrics(folder)
-    lines = checkpoint.lines  # those that go with the weights
-    if lines is None:
+    if lines is None:  # not those that go with the weights
         lines = [line for line in found if line["step"] <= checkpoint.step]
     return Run(
         folder,

@@ -228,13 +228,20 @@ class TableTask(PointTask):
         return {k: v if math.isfinite(v) else None for k, v in line.items()}
 
     def card(self, energy: Energy, device: torch.device) -> Line:
+        found = energies(energy, self.test, device).sort().values
+        if not torch.isfinite(found).all():
+            raise ValueError(
+                f"{self.path}: expected test rows of finite energy, got"
+                f" {int((~torch.isfinite(found)).sum())} of {len(found)} that have none: they lie"
+                " too far from the rows to train on"
+            )
         return {
             "columns": list(self.names),
             "mean": list(self.standardize.mean),
             "std": list(self.standardize.std),
             "log_z": self.normalizer(energy, device)[0],
             # of the test rows, in standardized units
-            "energies": energies(energy, self.test, device).sort().values.tolist(),
+            "energies": found.tolist(),
         }
 
     def report(self, run: Run) -> str:
