@@ -108,7 +108,7 @@ def commands(name: str, run: Path, out: Path) -> list[list[str]]:
     r"""Returns the commands that read a run of a kind."""
     found = [["report", str(run)], ["evaluate", str(run)], ["evaluate", str(run), "--json"]]
     if name == "images":
-        steps = ("--steps", "2", "--batch", "2")
+        steps = ("--steps", "18", "--batch", "2")
         found += [["sample", str(run), "-n", "2", *steps, "-o", str(out / "x.png")]]
         found += [["export", str(run), "x", "--to", str(out)]]
     else:

@@ -1,5 +1,5 @@
-r"""Special files in a stranger's run folder: nothing waits, nothing is read without end, nothing is
-written or read through a link.
+r"""Special files in a stranger's run folder: nothing waits, is read without end, or is written or
+read through a link.
 
 Each file and folder of a run is replaced by a pipe, a socket, a link to `/dev/zero`, a link to a
 file elsewhere, a link to a folder elsewhere, a link to itself, or a file of a terabyte without
