@@ -22,10 +22,13 @@ from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.runs import state, training
 from fokker.runs.checkpoints import VERSION
 from fokker.runs.checkpoints import newest as read_checkpoint
-from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
+from fokker.runs.config import Config, ImageData, Network, Optimization, TableData, ToyData
+from fokker.runs.folder import read_metrics
 from fokker.runs.loading import load
 from fokker.runs.toml import dumps
 from fokker.runs.training import Diverged, Interrupted, fit
+from fokker.tasks import task_of
+from pathlib import Path
 
 CONFIG = Config(
     ToyData("moons"),
@@ -142,6 +145,71 @@ def test_what_resume_may_be(tmp_path):
     for given in ("yes", 1, None):
         with pytest.raises(ValueError, match=f"True, False or 'if-any', got {given!r}"):
             fit(CONFIG, tmp_path, resume=given)
+
+
+@pytest.mark.parametrize("change", ["a cell", "a name", "an order"])
+def test_other_data_of_the_same_name_is_not_trained_on(tmp_path, change):
+    points = tmp_path / "points.csv"
+    lines = [f"{math.sin(i):.3f},{math.cos(3 * i):.3f}" for i in range(40)]
+    points.write_text("\n".join(["u,v", *lines]))
+    config = replace(CONFIG, data=TableData(str(points)))
+    with pytest.raises(Interrupted):  # before anything was judged
+        fit(config, tmp_path / "run", watch=lambda step, *_: step == 2)
+    changed = {
+        "a cell": ["u,v", *lines[:-1], "0.5,0.5"],
+        "a name": ["u,w", *lines],
+        "an order": ["u,v", *lines[::-1]],
+    }
+    points.write_text("\n".join(changed[change]))
+    for resume in (True, "if-any"):
+        with pytest.raises(ValueError, match=r"the data that the run in .* began with, got other"):
+            fit(config, tmp_path / "run", resume)
+    points.write_text("\n".join(["u,v", *lines]))
+    assert fit(config, tmp_path / "run", True).step == 8
+
+
+def test_the_data_of_every_kind_has_a_fingerprint(tmp_path):
+    mini = str(Path(__file__).parent / "data/mnist-mini")
+    first = task_of(replace(CONFIG, data=ImageData(mini))).load()
+    assert (
+        first.fingerprint() == task_of(replace(CONFIG, data=ImageData(mini))).load().fingerprint()
+    )
+    first.images["test"].pixels[-1, 0, 5, 5] ^= 1
+    assert (
+        first.fingerprint() != task_of(replace(CONFIG, data=ImageData(mini))).load().fingerprint()
+    )
+    assert task_of(CONFIG).load().fingerprint() is None  # the configuration says all
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"step": 8, "loss": "x"}, "expected a finite number or null at 'loss', got 'x'"),
+        ({"step": 8, "kl": [1]}, "at 'kl'"),
+        ({"step": 8, "kl": float("inf")}, "at 'kl'"),
+        ({"step": True}, "at 'step'"),
+        ({"step": 2.5}, "a number of steps"),
+        ({"loss": 1.0}, "no 'step'"),
+        ({"step": 8, "event": 3, "reason": "x"}, "expected a text at 'event'"),
+        ({"step": 8, "event": "x"}, "the step and the reason of an event"),
+        ([1], "a table"),
+    ],
+)
+def test_odd_lines_of_the_metrics_are_refused(tmp_path, line, message):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_metrics(tmp_path)
+
+
+def test_a_report_of_metrics_that_lack_something_is_one_line(tmp_path):
+    run = fit(CONFIG, tmp_path)
+    for metrics in ([], [{"step": 8}], [{"step": 8, "loss": None}]):
+        odd = replace(run, metrics=metrics)
+        try:
+            write_report(odd)
+        except ValueError as error:
+            assert "expected metrics as training writes them" in str(error)
+            assert "\n" not in str(error)
 
 
 def test_seeds_matter(tmp_path):

@@ -93,7 +93,9 @@ async def flood(port: int, token: str, count: int, connections: int) -> tuple[li
     and the number of answers to the messages."""
     cookie, times = f"fokker-studio-{port}={token}", []
     attacks = asyncio.gather(
-        half_open(port, connections), *(messages(port, cookie, count // 2) for _ in range(2))
+        half_open(port, connections),
+        messages(port, cookie, count // 2),
+        messages(port, cookie, count - count // 2),
     )
     while not attacks.done():
         try:
@@ -102,8 +104,8 @@ async def flood(port: int, token: str, count: int, connections: int) -> tuple[li
             print(f"fetch {len(times)}: {error}")
             times.append(float("inf"))
         await asyncio.sleep(0.5)
-    _, *answers = await attacks
-    return times, sum(answers)
+    _, first, second = await attacks
+    return times, first + second
 
 
 def main(args: list[str] | None = None) -> None:

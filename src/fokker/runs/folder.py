@@ -2,6 +2,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 
 =====================  ======================================================================
 `config.toml`          all that the run depends on (`fokker.runs.config`, `fokker.runs.toml`)
+`data.json`            the SHA-256 of the data, to know it again when the run is resumed
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
                        judgement; and one an event, a divergence and what was done about it
 `checkpoint/step-K/`   the whole state after K steps (`fokker.runs.checkpoints`)

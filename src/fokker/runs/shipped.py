@@ -14,11 +14,13 @@ A file that differs from its checksum is refused. `fokker.load(NAME)` reads such
 run, and `fokker export RUN NAME` makes one of a run.
 """
 
-__all__ = ["NOTICES", "ROOT", "export", "names", "read"]
+__all__ = ["NOTICES", "ROOT", "export", "licences", "names", "read"]
 
+import contextlib
 import hashlib
 import json
 import re
+import sys
 import torch
 
 from collections.abc import Mapping
@@ -30,6 +32,8 @@ from . import toml
 from .checkpoints import BROKEN, shape_of
 from .config import Config
 from .folder import restore
+from ..compute.ranks import first_rank
+from ..data import cache
 from ..files import beside, first_line, read_regular, write_bytes
 from ..tasks import Run, task_of
 
@@ -48,6 +52,23 @@ NOTICES: Mapping[str, str] = {
 def names(root: Path = ROOT) -> list[str]:
     r"""Returns the names of the energies in a folder."""
     return sorted(path.parent.name for path in root.glob("*/SHA256SUMS"))
+
+
+def licences(root: Path = ROOT) -> dict[str, str]:
+    r"""Returns what is said of the licence of each energy in a folder, by its name."""
+    return {name: NOTICES.get(name, "Apache-2.0") for name in names(root)}
+
+
+def announce(name: str) -> None:
+    r"""Says the licence of an energy of the package on standard error when it is first used on
+    this machine."""
+    told = cache.folder() / "licences" / name
+    if told.exists():
+        return
+    print(f"fokker: the energy {name}: {licences()[name]}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # no place to remember it: it is said again
+        told.parent.mkdir(parents=True, exist_ok=True)
+        told.touch()
 
 
 def digest(content: bytes) -> str:
@@ -93,6 +114,8 @@ def read(name: str, root: Path = ROOT) -> Run:
             f"{folder}: expected an energy and weights of its network: {first_line(error)}"
         ) from None
     energy.requires_grad_(False)
+    if root == ROOT and first_rank():
+        announce(name)
     return Run(folder, config, task_of(config), energy, shape, step, step, [metrics])
 
 

@@ -15,6 +15,7 @@ better ones.
 
 __all__ = ["Diverged", "Interrupted", "fit"]
 
+import json
 import os
 import signal
 import threading
@@ -36,9 +37,10 @@ from .state import Line, State, kept, step_generator, writing
 from .toml import difference, dumps, loads
 from .. import checks
 from ..compute.ranks import join, orphan
-from ..files import inner_folder, write_text
-from ..tasks import Run, task_of
+from ..files import inner_folder, read_regular, write_text
+from ..tasks import Run, Task, task_of
 
+MARK = 1000  # bytes of data.json
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
 
@@ -119,8 +121,29 @@ def write_config(folder: Path, config: Config, saved: int = 0) -> None:
         write_text(folder / "config.toml", text)
 
 
+def check_data(folder: Path, task: Task) -> None:
+    r"""Raises unless the data is what it was when the run in a folder began; keeps a hash of it
+    where there is none yet."""
+    path, mark = folder / "data.json", task.fingerprint()
+    if mark is None:
+        return
+    if not os.path.lexists(path):
+        with writing(folder, 0):
+            write_text(path, json.dumps({"sha256": mark}) + "\n")
+        return
+    try:
+        said = json.loads(read_regular(path, MARK, folder))["sha256"]
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"expected the SHA-256 of the data in {path}, got none") from error
+    if said != mark:
+        raise ValueError(
+            f"expected the data that the run in {folder} began with, got other data of"
+            f" {task.title}; train into another folder"
+        )
+
+
 def open_folder(
-    folder: Path, config: Config, resume: Resume, owner: Owner
+    folder: Path, config: Config, resume: Resume, owner: Owner, task: Task
 ) -> tuple[list[int] | None, bool]:
     r"""Makes and takes a run folder, or finds the newest whole checkpoint in it; returns its name,
     if any, and whether the configuration there is another yet, with other steps."""
@@ -137,6 +160,7 @@ def open_folder(
         changed = check_resume(
             config, folder, "resume without changes, or train into a new folder"
         )
+        check_data(folder, task)
         if resume is True or names(folder / "checkpoint"):
             return list(newest(folder).name), changed
         return None, changed
@@ -150,6 +174,7 @@ def open_folder(
             f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
             " with it, or another --out"
         )
+    check_data(folder, task)
     write_config(folder, config)
     return None, False
 
@@ -196,7 +221,7 @@ def fit(
             progress, say = (lambda step, line: None), (lambda text: None)
         run = State(config, folder, ranks.each(task_of(config).load), ranks, owner)
         run.step.even(config.optimization.batch)
-        found, changed = ranks.once(lambda: open_folder(folder, config, resume, owner))
+        found, changed = ranks.once(lambda: open_folder(folder, config, resume, owner, run.task))
         if found is not None:
             name = Name(*found)
             run.restore(read(folder / "checkpoint" / str(name)))

@@ -202,6 +202,10 @@ class Task(abc.ABC):
         r"""Returns the task if its data is what a run was trained on."""
         return self
 
+    def fingerprint(self) -> str | None:
+        r"""Returns a hash of the data; `None` where the configuration says all that there is."""
+        return None
+
     def check_card(self, card: Line) -> None:  # noqa: B027
         r"""Raises unless the data is what it was when `card` returned this."""
 

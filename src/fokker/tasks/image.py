@@ -14,6 +14,7 @@ saved.
 
 __all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
 
+import hashlib
 import math
 import torch
 import warnings
@@ -236,6 +237,14 @@ class ImageTask(Task):
                 f" {describe(other)} in {self.data.source}"
             )
         return self
+
+    def fingerprint(self) -> str:
+        total = hashlib.sha256()
+        for split in SPLITS:
+            pixels = self.pixels(split).cpu().contiguous().numpy()
+            total.update(repr(pixels.shape).encode())
+            total.update(pixels.data)
+        return total.hexdigest()
 
     def read(self, split: str) -> Images:
         return read_images(self.data.source, split, self.data.data_dir, size=self.data.size)

@@ -17,6 +17,7 @@ rows that are more likely than it: near 1 for an outlier.
 
 __all__ = ["TableEnergy", "TableTask", "energies"]
 
+import hashlib
 import math
 import torch
 import warnings
@@ -164,6 +165,11 @@ class TableTask(PointTask):
         assert isinstance(run.energy, TableEnergy)
         self.check_card(run.energy.card)
         return self
+
+    def fingerprint(self) -> str:
+        total = hashlib.sha256(repr(self.names).encode())
+        total.update(self.values.double().numpy().tobytes())
+        return total.hexdigest()
 
     def check_card(self, card: Line) -> None:
         mine, said = self.standardize, (*card["mean"], *card["std"])
