@@ -120,7 +120,7 @@ def commands(name: str, run: Path, out: Path) -> list[list[str]]:
 
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--share", type=float, default=0.5, help="of all changes, at random")
+    parser.add_argument("--share", type=float, default=0.12, help="of all changes, at random")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(args)
     torch.set_num_threads(1)
