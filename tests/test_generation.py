@@ -396,7 +396,7 @@ def test_evaluate(capsys, trained, monkeypatch):
     assert 0 < line["bpd"] < 20 and line["bpd_n"] == 3
     assert "Inception" in fails(["evaluate", trained, "--fid", "8", *FAST], capsys)
     monkeypatch.setattr(
-        "fokker.metrics.load_inception", lambda *args: Extractor(Moments(), "0123")
+        "fokker.tasks.image.load_inception", lambda *args: Extractor(Moments(), "0123")
     )
     main(["evaluate", str(trained), "--fid", "8", "--guide", str(trained), *FAST])
     said = capsys.readouterr().out

@@ -3,8 +3,9 @@ r"""Training: one energy, from a configuration to a run folder.
 A step draws a fresh batch, evaluates the objective, and lets Adam, or Adam and Muon, move the
 weights; the average of the weights follows. All randomness of step k comes from a generator seeded
 by the run's seed and k, so a run that was stopped and resumed takes the very steps it would have
-taken: on a CPU, with the same number of threads, the result is the same bit for bit. Under `torchrun` every rank takes its share of
-each step and, on images, of each judgement (`fokker.compute.ranks`), and rank 0 writes.
+taken: on a CPU, with the same number of threads, the result is the same bit for bit. Under
+`torchrun` every rank takes its share of each step and, on images, of each judgement
+(`fokker.compute.ranks`), and rank 0 writes.
 
 Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run
 that diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and

@@ -311,10 +311,11 @@ class ImageTask(Task):
     def evaluate(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
-        line, said = self.judge_run(run, ranks)
         if not evaluation.asked:
-            return line, said
+            return self.judge_run(run, ranks)
         check_trained(run)
+        line: Line = {"step": run.chosen}
+        said = [f"by {run.weights}"]
         for name in evaluation.asked:
             more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
             line |= more
