@@ -34,6 +34,7 @@ from fokker.studio.session import Session
 from fokker.studio.view import View, pack
 from fokker.studio.worker import AHEAD, KEPT, Worker
 from pathlib import Path
+from studies.trust.attempts import attempt
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another HTTP library
@@ -613,22 +614,17 @@ def test_many_quick_messages_do_not_stop_the_server(client):
                 break
 
 
-def test_settings_that_are_large_together_are_one_line(monkeypatch):
-    def work(connection):
+def test_settings_that_are_large_together_are_one_line():
+    def work():
         worker.MEMORY = 2**28
-        torch.set_num_threads(1)
         worker.bound_memory()
         try:
             torch.zeros(2**28)
         except RuntimeError as error:
-            connection.send(worker.in_words(error))
+            raise ValueError(worker.in_words(error)) from None
 
-    context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs,))
-    process.start()
-    assert mine.poll(30) and "settings that fit into 0.2 GiB" in mine.recv()
-    process.join()
+    found = attempt(work)  # in a process of its own
+    assert found.end == "refused" and "settings that fit into 0.2 GiB, got more" in found.said
 
 
 def test_few_weights_are_kept_of_a_large_network():

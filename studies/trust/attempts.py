@@ -65,7 +65,9 @@ def attempt(work: Callable[[], Any], seconds: float = 20.0, memory: int = 2**30)
     """
     mine, theirs = FORK.Pipe()
     process, begin = FORK.Process(target=child, args=(work, theirs)), time.perf_counter()
-    process.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which do nothing here
+        process.start()
     theirs.close()
     late = not mine.poll(seconds)
     try:
