@@ -76,6 +76,7 @@ TRUST = {
     "studio-flood": "python studies/trust/studio_flood.py",
     "soak": "python studies/trust/soak.py --minutes 60",
     "lowest-versions": "python studies/trust/lowest.py",
+    "nodes": "python studies/trust/nodes.py",
     "scaling": "torchrun --nproc-per-node 2 studies/trust/scaling.py",
 }
 
