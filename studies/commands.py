@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from fokker import checks
 from fokker.data import PLANAR
 from fokker.data.sources import name_of
+from fokker.files import check_place
 from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
@@ -477,7 +478,7 @@ class Bench:
         checks.positive_integer(rounds=self.rounds, threads=self.threads)
         self.before()  # what cannot be kept is not timed
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        checks.writable(self.out)
+        check_place(self.out)
         torch.set_num_threads(self.threads)
         console = Console()
         if self.growth:

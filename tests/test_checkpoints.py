@@ -114,7 +114,10 @@ SPOILED = {
         ),
         "state/0 has 14 numbers",
     ),
-    "a header without end": (lambda p: write_text(p, " " * (checkpoints.HEADER + 1)), "longer"),
+    "a header without end": (
+        lambda p: write_text(p, " " * (checkpoints.HEADER + 1)),
+        "at most 16777216 bytes",
+    ),
 }
 
 

@@ -1,8 +1,10 @@
 r"""The first minutes at the command line, and every command of the README."""
 
+import os
 import pytest
 import re
 import shlex
+import sys
 import torch
 
 from fokker import __version__, checks
@@ -107,6 +109,60 @@ def test_an_interrupted_command_is_one_line(capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 130 and capsys.readouterr().err == "fokker: interrupted\n"
+
+
+def test_a_reader_that_has_gone_is_no_fault(monkeypatch, capsys):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as stop:
+            main(["doctor"])
+    assert stop.value.code == 141 and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (OverflowError("math range error"), 2, "expected numbers of a usual size"),
+        (ZeroDivisionError("division by zero"), 2, "expected numbers of a usual size"),
+        (
+            RuntimeError("value cannot be converted to type float without overflow"),
+            2,
+            "usual size",
+        ),
+        (RuntimeError("Storage size calculation overflowed with sizes=[4]"), 2, "usual size"),
+    ],
+)
+def test_numbers_beyond_measure_are_one_line(monkeypatch, capsys, error, code, words):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("fokker.app.doctor.Doctor.run", fail)
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == code and words in line
+
+
+def test_a_rank_that_has_lost_another_says_so(monkeypatch, capsys):
+    def fail(_):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:5")
+
+    monkeypatch.setattr("fokker.app.doctor.Doctor.run", fail)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 1 and "got one that ended (rank 1 waited for it)" in line
+
+
+def test_brackets_in_a_path_are_no_markup(tmp_path, capsys):
+    folder = tmp_path / "[bold]x[/nothing]"
+    small = ("--steps", "2", "--batch", "16", "--width", "8", "--evaluate", "1")
+    main(["train", "toy", "--data", "moons", *small, "--out", str(folder)])
+    main(["train", "toy", "--data", "moons", *small, "--out", str(folder), "--resume"])
+    assert "resumed from step-00000002 in" in capsys.readouterr().out
 
 
 def test_a_name_that_is_near_nothing_gets_no_guess(capsys):

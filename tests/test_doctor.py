@@ -5,10 +5,11 @@ import pytest
 import socket
 import tomllib
 
-from fokker import __version__
+from fokker import __version__, load
 from fokker.app import doctor
 from fokker.app.cli import main
 from fokker.data.sources import SETS
+from fokker.runs import shipped
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -66,3 +67,29 @@ def test_what_is_missing_is_said_with_its_remedy(monkeypatch, tmp_path):
 def test_every_extra_is_known():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(doctor.EXTRAS) == set(project["optional-dependencies"])
+
+
+def test_the_licences_of_the_energies(capsys, tmp_path):
+    main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("celeba32" in line and "non-commercial" in line for line in lines)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0 AND LicenseRef-CelebA-Non-Commercial"
+    (text,) = (ROOT / "LICENSES").glob("*.txt")
+    assert f"{text.stem} " in project["license"] + " " and "celeba32" in text.read_text()
+    for name in shipped.names():
+        assert (
+            shipped.NOTICES[name].split(";")[0][:40]
+            in (shipped.ROOT / name / "card.md").read_text()
+        )
+        assert name in (ROOT / "NOTICE").read_text()
+    size = sum(path.stat().st_size for path in shipped.ROOT.rglob("*") if path.is_file())
+    assert size < 14 * 2**20
+
+
+def test_the_licence_of_an_energy_is_said_once(capsys, tmp_path):
+    for said in (1, 0):
+        load("celeba32")
+        err = capsys.readouterr().err
+        assert err.count("\n") == said and ("non-commercial" in err) == bool(said)
+    assert (tmp_path / "cache/licences/celeba32").exists()

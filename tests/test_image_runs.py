@@ -8,6 +8,7 @@ import torch
 from dataclasses import replace
 from fokker import fit, load
 from fokker.app.cli import main
+from fokker.data import sources
 from fokker.data.picture import read_png, save_png, to_uint8
 from fokker.images.denoise import denoise, noisy
 from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
@@ -271,6 +272,56 @@ def test_faults_of_the_data_are_found_before_training(tmp_path):
     with pytest.raises(ValueError, match="sides that are multiples of 4, got 30x30; a size"):
         fit(config(data=ImageData(MINI, size=30)), out)
     assert not out.exists()
+
+
+def test_grey_images_are_not_judged_on_colour(tmp_path):
+    for split, channels in (("train", 1), ("test", 3)):
+        (tmp_path / split).mkdir()
+        for i in range(3):
+            save_png(tmp_path / split / f"{i}.png", torch.rand(channels, 32, 32) * 2 - 1)
+    own = replace(config(*SMALL), data=ImageData(str(tmp_path)))
+    with pytest.raises(ValueError, match=r"test images like those .*, 32x32 grey, got 32x32 col"):
+        fit(own, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("source", ["hub:some/where", "hub:some/where:x", "mnist", "svhn"])
+def test_a_configuration_reaches_no_network_unasked(
+    tmp_path, monkeypatch, capsys, trained, source
+):
+    fetched = []
+
+    def fetch(*args):
+        fetched.append(args)
+        raise ValueError("expected a network, got none")
+
+    monkeypatch.setattr(sources, "fetch", fetch)
+    monkeypatch.delenv("FOKKER_DATA", raising=False)
+    shutil.copytree(trained, tmp_path / "run")
+    own = tmp_path / "run/config.toml"
+    own.write_text(dumps(replace(load(trained).config, data=ImageData(source))))
+    for command in ("evaluate", "report"):
+        line = refused(capsys, command, str(tmp_path / "run"))
+        assert "on this machine, got none of" in line and "--fetch" in line
+        assert not fetched
+        assert "expected a network" in refused(capsys, command, str(tmp_path / "run"), "--fetch")
+        assert fetched.pop()
+
+
+def test_a_set_that_lies_here_is_not_absent(tmp_path, monkeypatch):
+    monkeypatch.delenv("FOKKER_DATA", raising=False)
+    assert ImageData("hub:a/b").absent() == "hub:a/b"
+    assert ImageData("mnist").absent() == "ylecun/mnist"
+    assert ImageData("celeba32").absent() is None  # on no hub
+    assert ImageData(MINI).absent() is None
+    for place in ("a--b", "mnist"):
+        folder = tmp_path / "cache/hub" / place
+        folder.mkdir(parents=True)
+        for split in ("train", "test"):
+            (folder / f"{split}-00000-of-00001.parquet").touch()
+    assert ImageData("hub:a/b").absent() is None and ImageData("mnist").absent() is None
+    (tmp_path / "svhn").mkdir()
+    assert ImageData("svhn", data_dir=str(tmp_path)).absent() is None
 
 
 def test_the_form_of_the_energy_is_an_option(monkeypatch):

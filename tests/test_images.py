@@ -354,8 +354,8 @@ def test_a_cache_that_cannot_be_written_to(tmp_path, monkeypatch, once):
 
 
 def test_a_full_disk(store, monkeypatch):
-    def fail(path, x, **options):
-        path.write_bytes(b"half")
+    def fail(file, x, **options):
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", fail)

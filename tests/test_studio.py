@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 import re
 import runpy
+import subprocess
+import sys
+import time
 import torch
+import urllib.request
 import warnings
 
+from concurrent.futures import ThreadPoolExecutor
 from fokker import load
 from fokker.analytic import Gaussian
 from fokker.app import cli
@@ -21,13 +26,15 @@ from fokker.objectives import OBJECTIVES, MultiTimeDCD, Objective, ScoreMatching
 from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
 from fokker.runs.toml import REGISTRIES, decode, encode
 from fokker.runs.training import Interrupted, fit
-from fokker.studio import request, server
+from fokker.studio import request, server, worker
 from fokker.studio.export import export, script
 from fokker.studio.form import describe, first_sentence, presets
 from fokker.studio.server import HOSTS, STATIC, app
+from fokker.studio.session import Session
 from fokker.studio.view import View, pack
 from fokker.studio.worker import AHEAD, KEPT, Worker
 from pathlib import Path
+from studies.trust.attempts import attempt
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another HTTP library
@@ -39,6 +46,7 @@ SMALL = {
     "network": {"width": 8, "layers": 2, "confine": 0.7},
     "optimization": {"steps": 6, "batch": 8},
 }
+TINY = {"objective": ScoreMatching(), "network": Network(width=8, layers=2, confine=0.7)}
 TRAIN = {"op": "train", "data": "moons", "objectives": [{"kind": "sm"}], **SMALL}
 
 
@@ -564,3 +572,112 @@ def test_a_port_that_is_taken_or_none(capsys):
             with pytest.raises(SystemExit) as stop:
                 cli.main(["studio", "--no-browser", "--port", str(port)])
             assert stop.value.code == 2 and words in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------- strangers
+
+
+def test_without_the_token_nothing_is_answered(tmp_path):
+    guarded = TestClient(app(tmp_path, "secret"), headers=HOST, follow_redirects=False)
+    for path in ("/", "/studio.js", "/?token=other", "/?token=", "/studio.js?token=secret"):
+        answer = guarded.get(path)
+        assert answer.status_code == 403 and "the token" in answer.text
+    with (
+        pytest.raises(WebSocketDenialResponse) as caught,
+        guarded.websocket_connect("/socket?token=secret", headers=HOST),
+    ):
+        pass
+    assert caught.value.status_code == 403
+    wrong = {**HOST, "cookie": "fokker-studio-8377=wrong; fokker-studio-1=secret"}
+    assert guarded.get("/", headers=wrong).status_code == 403
+    answer = guarded.get("/?token=secret")
+    assert answer.status_code == 303 and answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+    own = {**HOST, "cookie": cookie.split(";")[0]}
+    assert guarded.get("/", headers=own).status_code == 200
+    with guarded.websocket_connect("/socket", headers=own) as socket:
+        assert socket.receive_json()["op"] == "hello"
+
+
+def test_many_quick_messages_do_not_stop_the_server(client):
+    with client.websocket_connect("/socket", headers=HOST) as socket:
+        assert socket.receive_json()["op"] == "hello"
+        for _ in range(400):  # each answer fills the pipe of the worker
+            socket.send_json({"op": "look", "data": "moons"})
+        heard = listen(socket, "error", most=1000)
+        assert "at most 64 requests at once" in heard["error"][0]["message"]
+        assert client.get("/").status_code == 200
+        socket.send_json({"op": "nothing"})
+        for _ in range(1000):
+            if "one of look" in listen(socket, "error", most=1000)["error"][0]["message"]:
+                break
+
+
+def test_settings_that_are_large_together_are_one_line():
+    def work():
+        worker.MEMORY = 2**28
+        worker.bound_memory()
+        try:
+            torch.zeros(2**28)
+        except RuntimeError as error:
+            raise ValueError(worker.in_words(error)) from None
+
+    found = attempt(work)  # in a process of its own
+    assert found.end == "refused" and "settings that fit into 0.2 GiB, got more" in found.said
+
+
+def test_few_weights_are_kept_of_a_large_network():
+    own = Worker(None, 0)
+    for step in range(20):
+        own.keep(step, {"w": torch.empty(2**24)})  # 64 MiB, never touched
+    assert len(own.kept) == 4 and {0, 19} <= own.kept.keys()
+
+
+def test_half_open_connections_do_not_keep_the_page_out(tmp_path):
+    import socket as sockets
+
+    command = [sys.executable, "-m", "fokker", "studio", "--port", "0", "--no-browser"]
+    limited = f"ulimit -n 256; exec {' '.join(command)} --runs {tmp_path}"
+    own = subprocess.Popen(
+        ["bash", "-c", limited], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    place, held = own.stdout.readline().split()[1], []
+    port = int(place.split(":")[2].split("/")[0])
+    try:
+        for _ in range(300):
+            one = sockets.create_connection(("127.0.0.1", port), timeout=5)
+            one.sendall(b"GET / HTTP/1.1\r\nHost: x")  # and no more
+            held.append(one)
+        begin = time.perf_counter()
+        answer = urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(place)
+        assert answer.status == 200 and b"studio" in answer.read()
+        assert time.perf_counter() - begin < 5
+    finally:
+        for one in held:
+            one.close()
+        own.terminate()
+        said = own.communicate(timeout=20)[1]
+    assert len(said) < 2000, said[:2000]
+
+
+def test_what_a_killed_session_left_is_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr("fokker.studio.session.PLACE", tmp_path / "fokker-studio")
+    left = tmp_path / ".fokker-studio.0123abcd.partial"
+    (left / "run-1-0").mkdir(parents=True)
+    live = Session(None, None, tmp_path)
+    assert not left.exists() and live.folder.is_dir()
+    other = Session(None, None, tmp_path)
+    assert live.folder.is_dir() and other.folder != live.folder
+    live.close()
+    other.close()
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_exports_at_once_are_two_folders(tmp_path):
+    run = fit(Config(**{**TINY, "optimization": Optimization(steps=2, batch=8)}), tmp_path / "r")
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(export, run.path, tmp_path / "runs", "x", 2) for _ in range(8)]
+        places = {future.result()[0] for future in made}
+    assert len(places) == 8 and all(load(place).step == 2 for place in places)
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {place.name for place in places}

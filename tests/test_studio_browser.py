@@ -53,7 +53,10 @@ def page(address):
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on(
             "request",
-            lambda r: r.url.startswith((address, "data:", "ws:", "blob:")) or faults.append(r.url),
+            lambda r: (
+                r.url.startswith((address.split("?")[0], "data:", "ws:", "blob:"))
+                or faults.append(r.url)
+            ),
         )
         page.goto(address)
         until(page, "document.querySelectorAll('#data option').length > 8")
@@ -90,9 +93,10 @@ def pixel(page, panel, x, y, half):
     return tuple(
         page.evaluate(
             """([panel, u, v]) => {
-                const canvas = document.querySelector(`#${panel} canvas`); const [i, j] =
-                [Math.floor(u * canvas.width), Math.floor(v * canvas.height)]; return
-                Array.from(canvas.getContext("2d").getImageData(i, j, 1, 1).data.slice(0, 3));
+                const canvas = document.querySelector(`#${panel} canvas`);
+                const [i, j] = [Math.floor(u * canvas.width), Math.floor(v * canvas.height)];
+                const { data } = canvas.getContext("2d").getImageData(i, j, 1, 1);
+                return Array.from(data.slice(0, 3));
             }""",
             [panel, (x / half + 1) / 2, (1 - y / half) / 2],
         )

@@ -290,7 +290,9 @@ def test_a_longer_run_of_other_rows_is_refused_and_leaves_the_configuration(smal
     path, ended = tmp_path / "small.csv", small.optimization.steps
     path.write_text(path.read_text().replace("e+00", "e-01", 5))
     longer = replace(small.optimization, steps=ended + 8, restarts=(ended,))
-    with pytest.raises(ValueError, match="expected the rows that were trained on, got others"):
+    with pytest.raises(
+        ValueError, match=r"expected the data that the run in .* began with, got other data"
+    ):
         fit(replace(small, optimization=longer), tmp_path / "run", resume=True)
     assert (tmp_path / "run/config.toml").read_text() == text
 

@@ -22,10 +22,13 @@ from fokker.objectives import CD, PCD, MultiTimeDCD
 from fokker.runs import state, training
 from fokker.runs.checkpoints import VERSION
 from fokker.runs.checkpoints import newest as read_checkpoint
-from fokker.runs.config import Config, Network, Optimization, TableData, ToyData
+from fokker.runs.config import Config, ImageData, Network, Optimization, TableData, ToyData
+from fokker.runs.folder import read_metrics
 from fokker.runs.loading import load
 from fokker.runs.toml import dumps
 from fokker.runs.training import Diverged, Interrupted, fit
+from fokker.tasks import task_of
+from pathlib import Path
 
 CONFIG = Config(
     ToyData("moons"),
@@ -144,6 +147,71 @@ def test_what_resume_may_be(tmp_path):
             fit(CONFIG, tmp_path, resume=given)
 
 
+@pytest.mark.parametrize("change", ["a cell", "a name", "an order"])
+def test_other_data_of_the_same_name_is_not_trained_on(tmp_path, change):
+    points = tmp_path / "points.csv"
+    lines = [f"{math.sin(i):.3f},{math.cos(3 * i):.3f}" for i in range(40)]
+    points.write_text("\n".join(["u,v", *lines]))
+    config = replace(CONFIG, data=TableData(str(points)))
+    with pytest.raises(Interrupted):  # before anything was judged
+        fit(config, tmp_path / "run", watch=lambda step, *_: step == 2)
+    changed = {
+        "a cell": ["u,v", *lines[:-1], "0.5,0.5"],
+        "a name": ["u,w", *lines],
+        "an order": ["u,v", *lines[::-1]],
+    }
+    points.write_text("\n".join(changed[change]))
+    for resume in (True, "if-any"):
+        with pytest.raises(ValueError, match=r"the data that the run in .* began with, got other"):
+            fit(config, tmp_path / "run", resume)
+    points.write_text("\n".join(["u,v", *lines]))
+    assert fit(config, tmp_path / "run", True).step == 8
+
+
+def test_the_data_of_every_kind_has_a_fingerprint(tmp_path):
+    mini = str(Path(__file__).parent / "data/mnist-mini")
+    first = task_of(replace(CONFIG, data=ImageData(mini))).load()
+    assert (
+        first.fingerprint() == task_of(replace(CONFIG, data=ImageData(mini))).load().fingerprint()
+    )
+    first.images["test"].pixels[-1, 0, 5, 5] ^= 1
+    assert (
+        first.fingerprint() != task_of(replace(CONFIG, data=ImageData(mini))).load().fingerprint()
+    )
+    assert task_of(CONFIG).load().fingerprint() is None  # the configuration says all
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"step": 8, "loss": "x"}, "expected a finite number or null at 'loss', got 'x'"),
+        ({"step": 8, "kl": [1]}, "at 'kl'"),
+        ({"step": 8, "kl": float("inf")}, "at 'kl'"),
+        ({"step": True}, "at 'step'"),
+        ({"step": 2.5}, "a number of steps"),
+        ({"loss": 1.0}, "no 'step'"),
+        ({"step": 8, "event": 3, "reason": "x"}, "expected a text at 'event'"),
+        ({"step": 8, "event": "x"}, "the step and the reason of an event"),
+        ([1], "a table"),
+    ],
+)
+def test_odd_lines_of_the_metrics_are_refused(tmp_path, line, message):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_metrics(tmp_path)
+
+
+def test_a_report_of_metrics_that_lack_something_is_one_line(tmp_path):
+    run = fit(CONFIG, tmp_path)
+    for metrics in ([], [{"step": 8}], [{"step": 8, "loss": None}]):
+        odd = replace(run, metrics=metrics)
+        try:
+            write_report(odd)
+        except ValueError as error:
+            assert "expected metrics as training writes them" in str(error)
+            assert "\n" not in str(error)
+
+
 def test_seeds_matter(tmp_path):
     a, b, c = (
         fit(replace(CONFIG, seed=s), tmp_path / n) for s, n in ((0, "a"), (0, "b"), (1, "c"))
@@ -151,6 +219,19 @@ def test_seeds_matter(tmp_path):
     x = torch.randn(5, 2)
     assert torch.equal(a.energy(x), b.energy(x))
     assert not torch.allclose(a.energy(x), c.energy(x))
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**63 - 1])
+def test_every_seed_that_trains_is_read_again(tmp_path, seed):
+    run = fit(replace(CONFIG, seed=seed), tmp_path)
+    assert load(tmp_path).config.seed == seed and run.step == 8
+
+
+def test_a_configuration_that_cannot_be_read_again_is_not_trained(tmp_path):
+    wide = replace(CONFIG, device="cpu" + " " * 20_000)
+    with pytest.raises(ValueError, match=r"at most 16384 characters|a device"):
+        fit(wide, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_is_what_was_trained(tmp_path):
@@ -201,6 +282,49 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
     assert run.step == 8 and torch.equal(run.energy(x), whole.energy(x))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_stops(tmp_path, number):
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=r"stopped after step 3 and saved; resume"):
+        fit(CONFIG, tmp_path, watch=lambda step, *_: step == 3 and os.kill(os.getpid(), number))
+    assert load(tmp_path).step == 3 and signal.getsignal(number) == before
+
+
+def test_under_nohup_a_hangup_is_nothing(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        watch = lambda step, *_: step == 3 and os.kill(os.getpid(), signal.SIGHUP)
+        assert fit(CONFIG, tmp_path, watch=watch).step == 8
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_rank_whose_torchrun_was_killed_saves_and_stops(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    parent = os.getppid()
+
+    def watch(step, *_):
+        if step == 3:
+            monkeypatch.setattr(os, "getppid", lambda: parent + 1)
+
+    with pytest.raises(Interrupted, match=r"stopped after step 4 and saved"):
+        fit(CONFIG, tmp_path, watch=watch)
+    assert load(tmp_path).step == 4
+
+
+def test_a_pipe_that_is_closed_saves_and_stops(tmp_path, monkeypatch, capsys):
+    read, write = os.pipe()
+    os.close(read)
+    small = ("--steps", "40", "--batch", "16", "--width", "8", "--evaluate", "1")
+    with os.fdopen(write, "w", buffering=1) as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "toy", "--data", "moons", *small, "--out", str(tmp_path / "r")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 130 and "stopped after step 2 and saved; resume" in line
+    assert load(tmp_path / "r").step == 2
+
+
 def test_checkpoints_are_whole_and_few(tmp_path):
     fit(replace(CONFIG, evaluate=2), tmp_path / "run")
     found = sorted(p.name for p in (tmp_path / "run/checkpoint").iterdir())
@@ -247,11 +371,16 @@ def test_an_out_that_cannot_be_written_is_one_line(capsys, monkeypatch):
         assert line.endswith("; nothing was saved")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the size of files")
 def test_a_disk_that_is_full_keeps_the_last_checkpoint(tmp_path):
-    folder = tmp_path / "run"
-    line = fails(folder, 4, lambda: (folder / ".metrics.jsonl.partial").symlink_to("/dev/full"))
-    assert "No space left on device" in line and line.endswith(f"; step 4 is kept in {folder}")
+    import resource
+
+    folder, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        line = fails(folder, 4, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in line and line.endswith(f"; step 4 is kept in {folder}")
     assert load(folder).step == 4 and load(folder).metrics[-1]["step"] == 4
     same_as_whole(tmp_path)
 

@@ -1,9 +1,17 @@
 r"""The record of checks, and its table."""
 
+import os
 import pytest
+import time
+import torch
 
+from dataclasses import replace
+from fokker import fit
+from fokker.files import write_bytes
+from fokker.runs.checkpoints import newest
 from studies import results, tables
-from studies.trust import record
+from studies.trust import full_disk, races, record
+from studies.trust.attempts import attempt, run_command
 
 ROW = {"value": 3, "unit": "kills survived", "detail": "3 kills in 1 run"}
 
@@ -31,3 +39,55 @@ def test_a_check_replaces_its_own_rows_only(tmp_path):
 def test_a_row_has_a_value_a_unit_and_a_detail(tmp_path):
     with pytest.raises(ValueError, match="a row of value, unit and detail, got"):
         record(tmp_path / "a.json", "kill", [{"value": 3}], "x")
+
+
+def test_attempts_are_told_apart():
+    kib = lambda n: bytearray(n * 1024)
+    assert attempt(lambda: None)[:3] == ("done", "", False)
+    assert attempt(lambda: kib(10**6) and None).end == "done"
+    assert attempt(lambda: [1, 2][2:][0]).end == "IndexError"
+    assert attempt(lambda: os._exit(3)).end == "died with 3"
+    assert attempt(lambda: time.sleep(9), seconds=0.2).end == "too slow"
+    assert attempt(lambda: kib(10**6) and None, memory=2**28).fault
+
+    def refuse(text):
+        raise ValueError(text)
+
+    assert attempt(lambda: refuse("expected x"))[:3] == ("refused", "expected x", False)
+    assert attempt(lambda: refuse("expected\nx")).fault
+
+
+def test_commands_are_told_apart(tmp_path):
+    refused = attempt(lambda: run_command(["report", str(tmp_path)]))
+    assert refused.end == "refused" and "config.toml" in refused.said
+    assert attempt(lambda: run_command(["doctor"])).end == "done"
+
+
+def test_a_full_disk_is_noticed(tmp_path):
+    r"""The study finds a command that writes in place."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "x").write_bytes(b"old" * 5000)
+
+    def careless(place):
+        (place / "x").write_bytes(b"new" * 5000)
+
+    new = {"x": b"new" * 5000}
+    job = full_disk.Job("x", careless, careless, ("x",), lambda place: None)
+    found = full_disk.once(job, place, 4096, False, new)
+    assert any("neither as it was nor new" in text for text in found)
+    (place / "x").write_bytes(b"old" * 5000)
+    careful = job._replace(work=lambda place: write_bytes(place / "x", b"new" * 5000))
+    assert full_disk.once(careful, place, 4096, False, new) == ["refused"]
+    assert full_disk.once(careful, place, 10**6, False, new) == ["done"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", races.KINDS)
+def test_a_race_has_one_whole_run(tmp_path, kind):
+    torch.set_default_dtype(torch.float32)
+    wholes = []
+    for seed in range(races.SEEDS):
+        fit(replace(races.CONFIG, seed=seed), tmp_path / f"whole-{seed}")
+        wholes.append(newest(tmp_path / f"whole-{seed}"))
+    assert races.race(kind, tmp_path / "run", wholes)[1] == []

@@ -1,5 +1,14 @@
 r"""fokker: energy-based models trained with diffusion contrastive divergences."""
 
+import signal
+import sys
+
+# Ctrl-C while the command line is imported, which takes seconds, ends it without a traceback
+if (sys.argv[:1] == ["-m"] or sys.argv[0].endswith("/fokker")) and (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from . import (
     analytic,
     data,

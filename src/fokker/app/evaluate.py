@@ -25,6 +25,8 @@ class Evaluate:
     """Print JSON."""
     evaluation: Evaluation = Evaluation()
     guidance: Guidance = Guidance()
+    fetch: bool = False
+    """Fetch the images of the run from the Hugging Face hub if they are not on this machine."""
     device: str | None = None
     """The device; that of the run if not given."""
 
@@ -36,7 +38,7 @@ class Evaluate:
         run = load(self.run_folder)
         guide = self.guidance.find(run)
         with join(checks.device(self.device or run.config.device)) as ranks:
-            task = ranks.each(run.loaded)
+            task = ranks.each(lambda: run.loaded(self.fetch))
             line, said = task.evaluate(run, evaluation, guide, ranks)
         if ranks.first:
             print(json.dumps(line) if self.json else "\n".join(said))

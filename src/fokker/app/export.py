@@ -7,8 +7,11 @@ import tyro
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import read_regular
 from ..runs import shipped
 from ..runs.loading import load
+
+NOTE = 2**20  # bytes of a note
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Export:
     """A file whose text goes into the card, such as the figures measured."""
 
     def run(self) -> None:
-        text = "" if self.note is None else self.note.read_text()
+        text = "" if self.note is None else read_regular(self.note, NOTE).decode()
         folder = shipped.export(load(self.run_folder), self.name, self.to or shipped.ROOT, text)
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"{folder}: {size / 2**20:.2f} MiB")

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
+from ..files import check_place, first_line
 from ..runs.loading import load
 from ..runs.toml import dumps
 from ..tasks import Run
-from ..tasks.reports.page import put, rows
+from ..tasks.reports.page import put, rows, writing
 
 STYLE = """
 :root {
@@ -50,20 +51,35 @@ class Report:
 
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
+    fetch: bool = False
+    """Fetch the images of the run from the Hugging Face hub if they are not on this machine."""
 
     def run(self) -> None:
-        print(write_report(load(self.run_folder)))
+        print(write_report(load(self.run_folder), self.fetch))
 
 
-def write_report(run: Run) -> Path:
+def write_report(run: Run, fetch: bool = False) -> Path:
     r"""Writes `report.html` and its pictures into the folder of a run, and returns its path.
 
     Arguments:
         run: A run. Its energy is moved to the CPU.
+        fetch: Whether data that is not on this machine is fetched from the network.
     """
+    path = run.path / "report.html"
+    with writing(path):  # before any work
+        check_place(path)
     run.energy.cpu()
     with mpl.rc_context({"font.size": 9, "font.family": "serif"}):
-        return write_page(run, run.loaded().report(run))
+        task = run.loaded(fetch)
+        try:
+            return write_page(run, task.report(run))
+        except (LookupError, TypeError, ArithmeticError) as error:  # of figures that are odd
+            if isinstance(error, FloatingPointError):
+                raise
+            raise ValueError(
+                f"expected metrics as training writes them in {run.path}, got others:"
+                f" {first_line(error)}"
+            ) from error
 
 
 def events(run: Run) -> str:

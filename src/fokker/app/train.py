@@ -12,6 +12,7 @@ import tyro
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,6 +25,7 @@ from rich.progress import (
 from rich.text import Text
 from typing import Any, ClassVar
 
+from .output import mute
 from .report import write_report
 from .settings import Setting, Source, apply, with_settings
 from ..compute.ranks import first_rank
@@ -89,22 +91,36 @@ class Train:
         if self.dry_run:
             print(dumps(config), end="")
             sys.exit(0)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+        )
         columns = (*columns, TimeRemainingColumn(), SpeedColumn())
         task = task_of(config)
         curves = tensorboard(out) if self.tensorboard else nullcontext(lambda step, line: None)
-        with curves as log, Progress(*columns, disable=not first_rank()) as bar:
+        output = Output()
+        bars = Progress(*columns, console=output, disable=not first_rank())
+        with curves as log, bars as bar:
             shown = bar.add_task(name, total=config.optimization.steps)
 
             def tick(step: int, line: dict[str, Any]) -> None:
                 bar.update(shown, completed=step)
                 log(step, line)
                 if task.judges(line):
-                    bar.console.print(task.describe(line))
+                    output.print(task.describe(line))
 
             resume = "if-any" if self.restartable else self.resume
             try:
-                run = fit(config, out, resume, tick, self.minutes, bar.console.print)
+                run = fit(
+                    config,
+                    out,
+                    resume,
+                    tick,
+                    self.minutes,
+                    output.print,
+                    watch=lambda step, loss, average: output.closed,
+                )
             except (ValueError, OSError):  # one line follows; no bar before it
                 bar.update(shown, visible=False)
                 raise
@@ -224,6 +240,24 @@ class TrainGeneration(Train):
         method = self.objective if form is None else f"dcd-{form}"
         run = self.train(base, f"{images.title}-{self.preset}-{method}-{self.size}-{seed}")
         self.report(run, f"images: fokker sample {run.path} -n 64 -o samples.png")
+
+
+class Output(Console):
+    r"""Standard output. What cannot be printed any more, as after `| head -1`, ends no step:
+    training is told to save and stop."""
+
+    closed = False
+
+    def on_broken_pipe(self) -> None:
+        self.closed = True
+        mute()
+
+    def print(self, *words: Any, **options: Any) -> None:
+        options = {"markup": False, **options}  # brackets in a path are none
+        try:
+            super().print(*words, **options)
+        except OSError:  # a full disk, a terminal that has gone
+            self.on_broken_pipe()
 
 
 class SpeedColumn(ProgressColumn):

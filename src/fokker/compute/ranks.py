@@ -34,7 +34,7 @@ one rank fails on all.
 NCCL carries tensors on GPUs, Gloo those on CPUs.
 """
 
-__all__ = ["ALONE", "Ranks", "first_rank", "join"]
+__all__ = ["ALONE", "Ranks", "first_rank", "join", "orphan"]
 
 import json
 import os
@@ -226,6 +226,14 @@ def first_rank() -> bool:
     r"""Whether this process speaks and writes: alone, or the first of those that torchrun
     started."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def orphan() -> Callable[[], bool]:
+    r"""Returns a function that returns whether the torchrun that started this process, if one did,
+    has ended without it: then nobody would stop it, and the next torchrun starts another."""
+    parent = os.getppid()
+    started = "TORCHELASTIC_RUN_ID" in os.environ
+    return lambda: started and os.getppid() != parent
 
 
 @contextmanager

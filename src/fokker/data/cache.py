@@ -20,7 +20,10 @@ import warnings
 
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from ..files import open_regular, read_regular, replacing, write_text
+
+CARD, LONGEST = 2**16, 2**40  # bytes of a .json, and of a .npy
 
 
 def folder() -> Path:
@@ -47,7 +50,7 @@ def cached(name: str, fingerprint: str, make: Callable[[], np.ndarray]) -> np.nd
 def recall(path: Path, fingerprint: str) -> np.ndarray | None:
     r"""Returns a cached array, mapped into memory, if it is there and whole."""
     try:
-        said = json.loads(path.with_suffix(".json").read_text())
+        said = json.loads(read_regular(path.with_suffix(".json"), CARD))
         if said != card(path, fingerprint):
             raise ValueError("its SHA-256 is not the one written down")
         return np.load(path, mmap_mode="c", allow_pickle=False)
@@ -65,21 +68,21 @@ def keep(path: Path, fingerprint: str, x: np.ndarray) -> None:
     r"""Writes an array into the cache, whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".partial-", dir=path.parent) as partial:
-            array, text = Path(partial, "x.npy"), Path(partial, "x.json")
-            np.save(array, x, allow_pickle=False)
-            text.write_text(json.dumps(card(array, fingerprint)))
-            array.replace(path)
-            text.replace(path.with_suffix(".json"))
+        with replacing(path) as partial:
+            with partial.open("wb") as file:
+                np.save(file, x, allow_pickle=False)
+            text = json.dumps(card(partial, fingerprint))
+        write_text(path.with_suffix(".json"), text)
     except OSError as error:
         warnings.warn(
-            f"expected a cache that can be written to, got {path.parent}: {error}; nothing is"
+            f"expected a cache that can be written to, got {path.parent}:"
+            f" {error.strerror or error}; nothing is"
             " kept (set FOKKER_CACHE to another folder)",
             stacklevel=4,
         )
 
 
 def card(path: Path, fingerprint: str) -> dict[str, str]:
-    with path.open("rb") as file:
+    with open_regular(path, LONGEST) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"fingerprint": fingerprint, "sha256": digest}

@@ -26,8 +26,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from torch import Tensor
+from typing import Any
 
 from . import cache
+from .parquet import room, sizes
 from .picture import SIDE, as_channels, decode, describe, read_bytes, to_float
 from .sources import (
     SETS,
@@ -39,12 +41,16 @@ from .sources import (
     name_of,
 )
 from .. import checks
+from ..files import open_regular
 
 VERSION = 1  # of what is cached
 TOTAL = 2**33  # bytes of pixels
 COLUMNS = ("image", "img")
 GROUP = 2**31  # bytes of a row group, not compressed
 ROWS = 8  # read at once; a row of a small file may be long
+AHEAD = 2**26  # bytes of the pages that are read at once
+FEW, SMALLEST = 2**16, 8  # images in a file of any length, and bytes of each of more
+LONGEST = 2**40  # bytes of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +159,8 @@ def read_images(
 def stack(files: list[Path], size: int | None, channels: int | None) -> np.ndarray:
     r"""Returns the pixels of all images in files, uint8 of shape :math:`(N, C, H, W)`."""
     out, first, shape, grey = bytearray(), "", (), channels is None
+    # a few bytes may stand for any number of pixels
+    most = min(TOTAL, room(sum(path.stat().st_size for path in files)))
     for place, content in chain.from_iterable(map(rows, files)):
         x = decode(content, place, size)
         if channels is not None:
@@ -163,8 +171,8 @@ def stack(files: list[Path], size: int | None, channels: int | None) -> np.ndarr
             hint = "; size= makes them one size" if x.shape[1:] != shape[1:] else ""
             expected = f"{describe(shape)} as {first}"
             raise ValueError(f"{place}: expected {expected}, got {describe(x.shape)}{hint}")
-        if len(out) + x.size > TOTAL:
-            raise ValueError(f"{place}: expected at most {TOTAL} bytes of pixels, got more")
+        if len(out) + x.size > most:
+            raise ValueError(f"{place}: expected at most {most} bytes of pixels, got more")
         grey = grey and bool((x == x[:1]).all())
         out += x.tobytes()
     if not out:
@@ -188,23 +196,31 @@ def rows(path: Path) -> Iterator[tuple[str, bytes]]:
 def parquet_rows(path: Path) -> Iterator[bytes | None]:
     import pyarrow.parquet as pq
 
-    column = image_column(path)
-    with damage(path), pq.ParquetFile(path) as file:
-        for i in range(file.num_row_groups):
-            size = file.metadata.row_group(i).total_byte_size
-            if size > GROUP:
-                raise ValueError(f"a row group of {size} bytes is longer than {GROUP}")
-        for batch in file.iter_batches(ROWS, columns=[f"{column}.bytes"], use_threads=False):
-            yield from batch.column(0).flatten()[0].to_pylist()
+    with open_regular(path, LONGEST) as handle:
+        with damage(path):
+            file = pq.ParquetFile(handle)
+            kinds = list(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
+        place = f"{image_column(path, dict(kinds))}.bytes"
+        with damage(path):
+            for i in range(file.num_row_groups):
+                size = file.metadata.row_group(i).total_byte_size
+                if size > GROUP:
+                    raise ValueError(f"a row group of {size} bytes is longer than {GROUP}")
+            paths = [file.schema.column(j).path for j in range(len(file.schema))]
+            found = sizes(handle, file, [j for j, own in enumerate(paths) if own == place])
+            rows, most = file.metadata.num_rows, FEW + found.length // SMALLEST
+            if rows > most:
+                raise ValueError(f"{rows} images in {found.length} bytes are over {most}")
+            # a row of a dictionary may be as long as its page
+            count = max(1, min(ROWS, AHEAD // max(1, found.largest)))
+            for batch in file.iter_batches(count, columns=[place], use_threads=False):
+                yield from batch.column(0).flatten()[0].to_pylist()
 
 
-def image_column(path: Path) -> str:
+def image_column(path: Path, kinds: dict[str, Any]) -> str:
+    r"""Returns the column that holds images, of those with these types."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    with damage(path):
-        schema = pq.read_schema(path)
-        kinds = dict(zip(schema.names, schema.types, strict=True))
     for name in COLUMNS:
         kind = kinds.get(name, pa.null())
         parts = {part.name: part.type for part in kind} if pa.types.is_struct(kind) else {}

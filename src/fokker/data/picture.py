@@ -30,7 +30,6 @@ __all__ = [
 import io
 import math
 import numpy as np
-import os
 import torch
 import warnings
 
@@ -41,7 +40,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from .. import checks
-from ..files import replacing
+from ..files import check_place, read_regular, replacing
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # 8 bits a channel or fewer
@@ -150,8 +149,7 @@ def place_of_png(path: Path) -> Path:
         raise ValueError(f"{path}: expected a file to write to, got a folder")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: expected a folder {path.parent} to write to, got none")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path}: expected a file that may be written to")
+    check_place(path)
     return path
 
 
@@ -201,6 +199,5 @@ def read_png(path: Path, channels: int | None = None) -> Tensor:
 
 
 def read_bytes(path: Path) -> bytes:
-    r"""Returns the bytes of a file, one more than an image may have at most."""
-    with path.open("rb") as file:
-        return file.read(BYTES + 1)
+    r"""Returns the bytes of a file, as many as an image may have at most."""
+    return read_regular(path, BYTES)

@@ -18,6 +18,7 @@ __all__ = [
     "SETS",
     "SPLITS",
     "Known",
+    "absent",
     "files_of",
     "fingerprint",
     "from_hub",
@@ -31,12 +32,13 @@ import re
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple, NoReturn
 
 from . import cache
+from ..files import open_regular, replacing
 
 SPLITS = ("train", "test")
+LONGEST = 2**40  # bytes of a file
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
@@ -73,17 +75,46 @@ def locate(name: str, split: str, data_dir: str | Path | None) -> Path:
 
 def from_hub(source: str, split: str) -> Path:
     r"""Returns the folder in the cache of a set on the hub, `hub:OWNER/NAME` or with `:CONFIG`."""
+    owner, name, config = parts_of(source)
+    return fetch(f"{owner}/{name}", config, split, place_of(source), f"the set {source}")
+
+
+def absent(source: str, data_dir: str | Path | None) -> str | None:
+    r"""Returns the name of a set on the hub that reading a source would fetch; `None` if it lies
+    on this machine, or nowhere."""
+    if source in SETS:
+        root, known = data_dir or os.environ.get("FOKKER_DATA"), SETS[source]
+        if known.hub is None or (root is not None and Path(root, source).is_dir()):
+            return None
+        name, place = known.hub, cache.folder() / "hub" / source
+    elif source.startswith("hub:"):
+        name, place = source, place_of(source)
+    else:
+        return None
+    return None if all((place / file_of(split)).exists() for split in SPLITS) else name
+
+
+def place_of(source: str) -> Path:
+    r"""Returns the folder in the cache of a set on the hub."""
+    return cache.folder() / "hub" / "--".join(part for part in parts_of(source) if part)
+
+
+def parts_of(source: str) -> tuple[str, str, str | None]:
+    r"""Returns the owner, the name and the configuration of a set on the hub."""
     found = re.fullmatch(r"hub:([\w.-]+)/([\w.-]+)(?::([\w.-]+))?", source)
     if found is None:
         raise ValueError(f"expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG, got {source!r}")
     owner, name, config = found.groups()
-    place = cache.folder() / "hub" / "--".join(part for part in found.groups() if part)
-    return fetch(f"{owner}/{name}", config, split, place, f"the set {source}")
+    return owner, name, config
+
+
+def file_of(split: str) -> str:
+    return f"{split}-00000-of-00001.parquet"
 
 
 def fetch(hub: str, config: str | None, split: str, place: Path, needed: str) -> Path:
     r"""Returns the folder in the cache where a set from the hub lies, as one file a split."""
-    target = place / f"{split}-00000-of-00001.parquet"
+    target = place / file_of(split)
     if target.exists():
         return place
     try:
@@ -93,15 +124,14 @@ def fetch(hub: str, config: str | None, split: str, place: Path, needed: str) ->
             f"expected {needed}, got none; pip install 'fokker[hub]' to fetch it"
         ) from None
     place.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".partial-", dir=place) as partial:
+    with replacing(target) as partial:
         try:
-            load_dataset(hub, config, split=split).to_parquet(f"{partial}/x.parquet")
+            load_dataset(hub, config, split=split).to_parquet(str(partial))
         except Exception as error:  # of many kinds, on networks
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"expected {needed}, or {split} of {hub} from the hub, got neither: {reason}"
             ) from error
-        Path(partial, "x.parquet").replace(target)
     return place
 
 
@@ -163,7 +193,7 @@ def fingerprint(folder: Path, files: list[Path], options: tuple[int | None, ...]
     r"""Returns a hash of the names and the contents of files, and of how they are read."""
     total = hashlib.sha256(repr(options).encode())
     for path in files:
-        with path.open("rb") as file:
+        with open_regular(path, LONGEST) as file:
             content = hashlib.file_digest(file, "sha256").digest()
         name = os.fsencode(path.relative_to(folder).as_posix())
         total.update(len(name).to_bytes(4, "big") + name + content)

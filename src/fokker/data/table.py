@@ -28,14 +28,19 @@ import torch
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from torch import Tensor
-from typing import Any, BinaryIO
+from typing import Any
 
+from .parquet import room, sizes
 from .. import checks
+from ..files import open_regular
 
+LONGEST = 2**33  # bytes of a file
 LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in float32
 NUMBERS = 2**28  # of a Parquet file
+ROWS = 2**16  # of a Parquet file, read at once
 HEAD = 2**20  # characters in which the separator is looked for
 MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 
@@ -66,10 +71,12 @@ def numbered(d: int) -> tuple[str, ...]:
 
 
 def named(place: str, names: Sequence[str]) -> tuple[str, ...]:
+    seen: set[str] = set()
     for j, name in enumerate(names or [""]):
-        if not name or name in names[:j]:
+        if not name or name in seen:
             got = checks.brief(name, 40)
             raise ValueError(f"{place}, column {j + 1}: expected a name of its own, got {got}")
+        seen.add(name)
     return tuple(names)
 
 
@@ -94,8 +101,8 @@ def fault(place: str, names: Sequence[str], j: int, text: str) -> ValueError:
     return ValueError(f"{place}, column {j + 1} {name}: expected a finite number, got {got}")
 
 
-def decode(path: Path, how: Callable[[BinaryIO], Any]) -> Any:
-    with path.open("rb") as file:
+def decode(path: Path, how: Callable[[BufferedReader], Any]) -> Any:
+    with open_regular(path, LONGEST) as file:
         try:
             return how(file)
         except Exception as error:  # of many kinds, on damaged bytes
@@ -138,7 +145,7 @@ def read_text(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     return np.frombuffer(values).reshape(-1, len(names)), names
 
 
-def array_of(file: BinaryIO) -> np.ndarray:
+def array_of(file: BufferedReader) -> np.ndarray:
     r"""Returns the array of a file, if the file is as long as its header says."""
     version = np.lib.format.read_magic(file)
     read = {
@@ -171,21 +178,32 @@ def read_parquet(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def whole(file: BinaryIO) -> pa.Table:
+    def whole(file: BufferedReader) -> np.ndarray:
         parquet = pq.ParquetFile(file)
-        count = parquet.metadata.num_rows * parquet.metadata.num_columns
-        if count > NUMBERS:  # a few bytes may stand for any number of them
-            raise ValueError(f"{count} numbers are more than {NUMBERS}")
-        return parquet.read(use_threads=False)
+        shape = parquet.metadata.num_rows, parquet.metadata.num_columns
+        length = sizes(file, parquet, range(shape[1])).length
+        most = min(NUMBERS, room(length) // 16)  # bytes that each takes while it is read
+        if shape[0] * shape[1] > most:  # a few bytes may stand for any number of them
+            raise ValueError(f"{shape[0] * shape[1]} numbers are more than {most}")
+        values, at = np.empty(shape), 0
+        for batch in parquet.iter_batches(ROWS, use_threads=False):
+            if at + len(batch) > len(values):
+                raise ValueError(f"there are more than {len(values)} rows")
+            for j, column in enumerate(batch.columns):
+                numbers = column.cast(pa.float64(), safe=False)
+                values[at : at + len(batch), j] = numbers.to_numpy(zero_copy_only=False)
+            at += len(batch)
+        if at != len(values):
+            raise ValueError(f"there are {at} rows instead of {len(values)}")
+        return values  # with NaN for null
 
-    table = decode(path, whole)
-    names, real = named(str(path), table.column_names), ("is_integer", "is_floating", "is_decimal")
-    for j, kind in enumerate(table.schema.types):
+    schema = decode(path, lambda file: pq.ParquetFile(file).schema_arrow)
+    names, real = named(str(path), schema.names), ("is_integer", "is_floating", "is_decimal128")
+    for j, kind in enumerate(schema.types):
         if not any(getattr(pa.types, test)(kind) for test in real):
             place = f"{path}, column {j + 1} {checks.brief(names[j], 40)}"
             raise ValueError(f"{place}: expected numbers, got {str(kind)[:80]}")
-    parts = [column.cast(pa.float64(), safe=False).to_numpy() for column in table.columns]
-    return np.stack(parts, axis=1), names  # with NaN for null
+    return decode(path, whole), names
 
 
 READERS = {".csv": read_text, ".tsv": read_text, ".npy": read_npy, ".parquet": read_parquet}

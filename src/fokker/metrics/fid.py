@@ -50,14 +50,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from typing import NamedTuple
 
 from .inception import PUBLISHED, Extractor, load_inception
 from .. import checks
-from ..files import replacing
+from ..files import open_regular, write_bytes
 
+LONGEST = 2**32  # bytes of a file
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue
 TEXTS = ("convention", "weights", "data", "split")
 
@@ -132,13 +133,13 @@ class Statistics:
     def save(self, path: Path) -> None:
         r"""Writes a safetensors file, whole or not at all."""
         texts = {name: getattr(self, name) for name in TEXTS} | {"count": str(self.count)}
-        with replacing(path) as partial:
-            save_file({"mean": self.mean, "scatter": self.scatter}, partial, texts)
+        write_bytes(path, save({"mean": self.mean, "scatter": self.scatter}, texts))
 
     @classmethod
     def load(cls, path: Path) -> "Statistics":
         r"""Reads a file that `save` wrote."""
         try:
+            open_regular(path, LONGEST).close()  # no pipe, no device
             with safe_open(path, "pt") as file:
                 texts, keys = file.metadata() or {}, set(file.keys())
                 if keys != {"mean", "scatter"} or texts.keys() != {*TEXTS, "count"}:

@@ -51,9 +51,11 @@ from torch.backends import cudnn
 from typing import NamedTuple
 
 from .. import checks
+from ..files import open_regular, read_regular
 
 CONVENTIONS = ("tf", "torch")
 SIDE = 299
+LONGEST = 2**30  # bytes of the weights
 PARTS = ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var")
 PUBLISHED = "faa37c74cec4860f41dc8c4119526a526ca710982b3cdf79831003fc5f4382b4"  # see `checksum`
 ARCHIVE = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # default_1.pt
@@ -261,7 +263,7 @@ def packaged() -> Path:
 
 def read_archive(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     r"""Reads the arrays of the package: raw float32 in a ZIP file, numbered in order."""
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = hashlib.sha256(read_regular(path, LONGEST)).hexdigest()
     if found != ARCHIVE:
         raise ValueError(f"{path}: expected SHA-256 {ARCHIVE} (0.1.3), got {found}")
     with zipfile.ZipFile(path) as file:
@@ -279,6 +281,7 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Ten
             f"expected a safetensors file of weights of Inception, got the folder {path}"
         )
     try:
+        open_regular(path, LONGEST).close()  # no pipe, no device
         arrays = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path}: expected a whole safetensors file: {error}") from None

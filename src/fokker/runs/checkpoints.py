@@ -39,11 +39,12 @@ from torch import Tensor
 from typing import Any, NamedTuple
 
 from ..checks import brief
-from ..files import first_line, sync
+from ..files import first_line, inner_folder, open_regular, read_regular, sync
 
 VERSION = 3  # of the layout above
 LIMIT = 15 * 2**20  # bytes a part
 HEADER = 2**24  # bytes of checkpoint.json
+LEFT = re.compile(r"\.partial-(old-)?step-\d{8,}(\.\d+)?")  # by a run that was killed
 DTYPES = {
     str(t).removeprefix("torch."): t
     for t in (
@@ -146,22 +147,30 @@ def parts(tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[dict[st
         yield held
 
 
-def write(folder: Path, checkpoint: Checkpoint, keep: int = 2, limit: int = LIMIT) -> Path:
+def write(
+    folder: Path,
+    checkpoint: Checkpoint,
+    keep: int = 2,
+    known: set[Name] | None = None,
+    limit: int = LIMIT,
+) -> Path:
     r"""Writes a checkpoint into a run folder, whole or not at all, and drops the oldest.
 
     Arguments:
         folder: The run folder.
         checkpoint: The checkpoint.
         keep: The number of checkpoints of an evaluation that stay, beside the best and the newest.
+        known: The checkpoints that may be dropped; all in the folder if not given.
         limit: The bytes of a part.
     """
-    root = folder / "checkpoint"
+    root = inner_folder(folder / "checkpoint")
     target = root / str(checkpoint.name)
     partial = root / f".partial-{target.name}"
-    for left in root.glob(".partial-*"):  # of a run that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    for left in root.iterdir():  # of a run that was killed
+        if LEFT.fullmatch(left.name) and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
+        partial.mkdir()
         write_parts(partial, checkpoint, limit)
         sync(partial)
         aside = root / f".partial-old-{target.name}"
@@ -175,7 +184,8 @@ def write(folder: Path, checkpoint: Checkpoint, keep: int = 2, limit: int = LIMI
         raise OSError(f"{target}: {first_line(error)}") from error
     leader = checkpoint.leader
     stay = {checkpoint.name, *checkpoint.back[-keep:], *([leader[1]] if leader else [])}
-    for name in set(names(root)) - stay:
+    found = set(names(root))
+    for name in (found if known is None else found & known) - stay:
         shutil.rmtree(root / str(name))
     return target
 
@@ -232,27 +242,26 @@ def broken(path: Path, error: Exception) -> ValueError:
 
 
 def names(root: Path) -> list[Name]:
-    r"""Returns the names of the checkpoints in a folder, the newest last."""
-    if not root.is_dir():
+    r"""Returns the names of the checkpoints in a folder, the newest last. A link is none."""
+    if not root.is_dir() or root.is_symlink():
         return []
-    return sorted(name for path in root.iterdir() if (name := Name.of(path.name)) is not None)
+    with os.scandir(root) as entries:
+        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return sorted(name for text in folders if (name := Name.of(text)) is not None)
 
 
 def header_of(path: Path) -> dict[str, Any]:
     r"""Returns the header of a checkpoint, unchecked; an empty one if there is none to be read."""
     try:
-        content = json.loads(text_of(path / "checkpoint.json"))
+        content = json.loads(text_of(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def text_of(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(HEADER + 1)
-    if len(data) > HEADER:
-        raise ValueError(f"{path.name} is longer than {HEADER} bytes")
-    return data.decode()
+    r"""Returns the text of the header of a checkpoint, which lies in `checkpoint/` of a run."""
+    return read_regular(path / "checkpoint.json", HEADER, path.parents[1]).decode()
 
 
 def newest(folder: Path) -> Checkpoint:
@@ -283,6 +292,8 @@ def newest(folder: Path) -> Checkpoint:
         try:
             checkpoint = read(path)
         except ValueError as error:
+            if name not in names(root):  # its writer has dropped it meanwhile, for a newer one
+                return newest(folder)
             first = first or error
             continue
         if first is not None:
@@ -295,7 +306,7 @@ def newest(folder: Path) -> Checkpoint:
 def read(path: Path) -> Checkpoint:
     r"""Reads a checkpoint, whole, or raises a `ValueError` that says what is wrong with it."""
     try:
-        header = json.loads(text_of(path / "checkpoint.json"))
+        header = json.loads(text_of(path))
         if header["sha256"] != seal(header):
             raise ValueError("checkpoint.json is not what was written")
         if header["version"] != VERSION:
@@ -354,10 +365,11 @@ def read_tensors(path: Path, header: dict[str, Any]) -> dict[str, Tensor]:
     for file, said in header["files"].items():
         if not re.fullmatch(r"part-\d{4,}\.safetensors", file):
             raise ValueError(f"{brief(file)} is no name of a part")
-        size, told = (path / file).stat().st_size, int(said["bytes"])
-        if size != told or size > LIMIT:
-            raise ValueError(f"{file} has {size} bytes instead of {brief(min(told, LIMIT))}")
-        data = (path / file).read_bytes()
+        with open_regular(path / file, LIMIT, path.parents[1]) as handle:
+            size, told = os.fstat(handle.fileno()).st_size, int(said["bytes"])
+            if size != told:
+                raise ValueError(f"{file} has {size} bytes instead of {brief(min(told, LIMIT))}")
+            data = handle.read(LIMIT)
         if hashlib.sha256(data).hexdigest() != said["sha256"]:
             raise ValueError(f"{file} is not what was written")
         for piece, t in load(data).items():

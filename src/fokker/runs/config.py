@@ -30,7 +30,7 @@ from .guard import Guard
 from .. import checks
 from ..compute.schedule import Optimization
 from ..data import Planar, toy
-from ..data.sources import name_of
+from ..data.sources import absent, name_of
 from ..energies import Denoiser, Energy, Quadratic
 from ..networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
 from ..objectives import MultiTimeDCD, Objective
@@ -52,6 +52,10 @@ class Data(abc.ABC):
     def moved(self, folder: Path) -> Self:
         r"""Returns this data with its files in another folder."""
         return self
+
+    def absent(self) -> str | None:
+        r"""Returns what reading the data would fetch from the network; `None` if nothing."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,9 @@ class ImageData(Data):
     @property
     def title(self) -> str:
         return name_of(self.source)
+
+    def absent(self) -> str | None:
+        return absent(self.source, self.data_dir)
 
 
 def check_images(shape: tuple[int, ...]) -> None:

@@ -2,11 +2,13 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 
 =====================  ======================================================================
 `config.toml`          all that the run depends on (`fokker.runs.config`, `fokker.runs.toml`)
+`data.json`            the SHA-256 of the data, to know it again when the run is resumed
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
                        judgement; and one an event, a divergence and what was done about it
 `checkpoint/step-K/`   the whole state after K steps (`fokker.runs.checkpoints`)
 `previews/`            samples of one seed after each evaluation, for images if asked for
 `report.html`          the report (`fokker.app.report`)
+`.lock`                who trains into the folder (`fokker.runs.owner`)
 =====================  ======================================================================
 
 A run is read with the weights that its task chooses: the last average on a 2-D set, whose points
@@ -16,6 +18,7 @@ are fresh forever, and the best one on a table. Training goes on from the last o
 __all__ = ["read_config", "read_metrics", "read_run", "restore", "write_metrics"]
 
 import json
+import os
 import torch
 
 from pathlib import Path
@@ -25,10 +28,12 @@ from typing import Any
 from . import toml
 from .checkpoints import BROKEN, newest, read
 from .config import Config
-from ..checks import brief
+from ..checks import brief, number
 from ..energies import Denoiser, Energy
-from ..files import first_line, write_text
+from ..files import first_line, read_regular, write_text
 from ..tasks import Run, task_of
+
+METRICS = 2**28  # bytes of metrics.jsonl
 
 
 def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
@@ -42,26 +47,40 @@ def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     r"""Reads the lines of `metrics.jsonl`; none if there is no such file."""
     path = folder / "metrics.jsonl"
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
+    content = read_regular(path, METRICS, folder)
     try:
-        return [
-            (line := json.loads(text)) | {"step": int(line["step"])}
-            for text in path.read_text().splitlines()
-        ]
-    except BROKEN as error:
+        return [line_of(json.loads(text)) for text in content.decode().splitlines()]
+    except (*BROKEN, RecursionError) as error:
         raise ValueError(
             f"expected lines of JSON with a step in {path}, got {first_line(error)}"
         ) from None
 
 
+def line_of(value: Any) -> dict[str, Any]:
+    r"""Returns a line of the metrics that was read: a step, numbers and `None`, and the words of
+    an event. Any other raises."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a table, got {brief(value)}")
+    for name, entry in value.items():
+        words = "event" in value and name in {"event", "reason"}
+        if not (isinstance(entry, str) if words else entry is None or number(entry)):
+            kind = "a text" if words else "a finite number or null"
+            raise ValueError(f"expected {kind} at {brief(name, 40)}, got {brief(entry)}")
+    if "event" in value and not {"reason", "step"} <= value.keys():
+        raise ValueError("expected the step and the reason of an event")
+    if type(value["step"]) is not int or not 0 <= value["step"] < 2**63:
+        raise ValueError(f"expected a number of steps, got {brief(value['step'])}")
+    return value
+
+
 def read_config(folder: Path) -> Config:
     r"""Reads the configuration of a run folder."""
     path = folder / "config.toml"
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ValueError(f"expected a run folder with a config.toml, got {folder}, which has none")
-    with path.open("rb") as file:
-        content = file.read(4 * toml.LONGEST + 1)
+    content = read_regular(path, 4 * toml.LONGEST, folder)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -114,12 +133,12 @@ def read_run(folder: Path, best: bool = False) -> Run:
     energy = restore(config, checkpoint.shape, weights, folder / "config.toml")
     try:
         energy = task.wrap(energy, None if chosen is None else chosen.card)
+        lines = None if checkpoint.lines is None else [line_of(m) for m in checkpoint.lines]
     except BROKEN as error:
         raise ValueError(f"{folder}: {first_line(error)}") from None
     energy.requires_grad_(False)
     found = read_metrics(folder)
-    lines = checkpoint.lines  # those that go with the weights
-    if lines is None:
+    if lines is None:  # not those that go with the weights
         lines = [line for line in found if line["step"] <= checkpoint.step]
     return Run(
         folder,

@@ -14,27 +14,31 @@ A file that differs from its checksum is refused. `fokker.load(NAME)` reads such
 run, and `fokker export RUN NAME` makes one of a run.
 """
 
-__all__ = ["NOTICES", "ROOT", "export", "names", "read"]
+__all__ = ["NOTICES", "ROOT", "export", "licences", "names", "read"]
 
+import contextlib
 import hashlib
 import json
 import re
-import shutil
+import sys
 import torch
 
 from collections.abc import Mapping
 from pathlib import Path
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from typing import Any
 
 from . import toml
 from .checkpoints import BROKEN, shape_of
 from .config import Config
 from .folder import restore
-from ..files import first_line
+from ..compute.ranks import first_rank
+from ..data import cache
+from ..files import beside, first_line, read_regular, write_bytes
 from ..tasks import Run, task_of
 
 ROOT = Path(__file__).parents[1] / "weights"
+SUMS, LARGEST = 2**16, 2**28  # bytes of SHA256SUMS, and of another file
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
 NOTICES: Mapping[str, str] = {
     "celeba32": "Trained on CelebA (Liu et al., 2015), which is for non-commercial research only;"
@@ -48,6 +52,23 @@ NOTICES: Mapping[str, str] = {
 def names(root: Path = ROOT) -> list[str]:
     r"""Returns the names of the energies in a folder."""
     return sorted(path.parent.name for path in root.glob("*/SHA256SUMS"))
+
+
+def licences(root: Path = ROOT) -> dict[str, str]:
+    r"""Returns what is said of the licence of each energy in a folder, by its name."""
+    return {name: NOTICES.get(name, "Apache-2.0") for name in names(root)}
+
+
+def announce(name: str) -> None:
+    r"""Says the licence of an energy of the package on standard error when it is first used on
+    this machine."""
+    told = cache.folder() / "licences" / name
+    if told.exists():
+        return
+    print(f"fokker: the energy {name}: {licences()[name]}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # no place to remember it: it is said again
+        told.parent.mkdir(parents=True, exist_ok=True)
+        told.touch()
 
 
 def digest(content: bytes) -> str:
@@ -69,12 +90,13 @@ def read(name: str, root: Path = ROOT) -> Run:
             " not exist"
         )
     folder = root / name
-    lines = (folder / "SHA256SUMS").read_bytes().decode(errors="replace").splitlines()
+    sums = read_regular(folder / "SHA256SUMS", SUMS, folder)
+    lines = sums.decode(errors="replace").splitlines()
     said = {file: code for code, _, file in (line.partition("  ") for line in lines)}
     contents: dict[str, bytes] = {}
     for file in FILES:
         path = folder / file
-        contents[file] = path.read_bytes() if path.exists() else b""
+        contents[file] = read_regular(path, LARGEST, folder) if path.exists() else b""
         if said.get(file) != digest(contents[file]):
             raise ValueError(
                 f"{path}: expected the file whose checksum is in SHA256SUMS, got another;"
@@ -92,6 +114,8 @@ def read(name: str, root: Path = ROOT) -> Run:
             f"{folder}: expected an energy and weights of its network: {first_line(error)}"
         ) from None
     energy.requires_grad_(False)
+    if root == ROOT and first_rank():
+        announce(name)
     return Run(folder, config, task_of(config), energy, shape, step, step, [metrics])
 
 
@@ -110,22 +134,30 @@ def export(run: Run, name: str, root: Path = ROOT, note: str = "") -> Path:
     if folder.exists():
         raise ValueError(f"expected a new folder, got {folder}, which exists; delete it first")
     config = run.task.shippable(run)
-    root.mkdir(parents=True, exist_ok=True)
-    partial = root / f".partial-{name}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     weights = {
         k: v.detach().cpu().to(torch.bfloat16).contiguous()
         for k, v in run.energy.state_dict().items()
     }
-    save_file(weights, partial / "model.safetensors")
-    (partial / "config.toml").write_text(toml.dumps(config))
     content = {"step": run.step, "shape": run.shape, "metrics": run.judged}
-    (partial / "card.json").write_text(json.dumps(content, allow_nan=False) + "\n")
-    (partial / "card.md").write_text(card_of(run, name, config, note))
-    lines = [f"{digest((partial / file).read_bytes())}  {file}" for file in FILES]
-    (partial / "SHA256SUMS").write_text("\n".join(lines) + "\n")
-    partial.rename(folder)
+    contents = {
+        "model.safetensors": save(weights),
+        "config.toml": toml.dumps(config).encode(),
+        "card.md": card_of(run, name, config, note).encode(),
+        "card.json": json.dumps(content, allow_nan=False).encode() + b"\n",
+    }
+    lines = [f"{digest(contents[file])}  {file}" for file in FILES]
+    contents["SHA256SUMS"] = ("\n".join(lines) + "\n").encode()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with beside(folder, folder=True) as partial:
+            for file, data in contents.items():
+                write_bytes(partial / file, data)
+            partial.rename(folder)
+    except OSError as error:
+        raise OSError(
+            f"expected a folder that an energy can be written to, got {folder}:"
+            f" {first_line(error)}; nothing is left there"
+        ) from error
     return folder
 
 

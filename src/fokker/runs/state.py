@@ -27,6 +27,7 @@ from .checkpoints import write as write_checkpoint
 from .config import Config
 from .folder import write_metrics
 from .guard import Fall, Watch, diagnose
+from .owner import Owner
 from ..compute.muon import Muon
 from ..compute.ranks import Ranks
 from ..compute.schedule import decay_at, rate_at
@@ -74,9 +75,18 @@ class State:
         folder: The run folder.
         task: The task.
         ranks: The ranks.
+        owner: The owner of the run folder; one that holds nothing if not given.
     """
 
-    def __init__(self, config: Config, folder: Path, task: Task, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        task: Task,
+        ranks: Ranks,
+        owner: Owner | None = None,
+    ) -> None:
+        self.owner = Owner(folder) if owner is None else owner
         self.config, self.folder, self.task, self.ranks = config, folder, task, ranks
         self.energy = config.build(task.shape).to(ranks.device)
         self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
@@ -290,14 +300,17 @@ class State:
     def write(self, checkpoint: Checkpoint | None = None) -> None:
         r"""Writes the metrics, and a checkpoint if there is one; for rank 0."""
         with writing(self.folder, self.saved):
+            self.owner.check()
             write_metrics(self.folder, self.lines)
             if checkpoint is not None:
-                write_checkpoint(self.folder, checkpoint, self.config.keep)
+                self.owner.known.add(checkpoint.name)
+                write_checkpoint(self.folder, checkpoint, self.config.keep, self.owner.known)
 
     def preview(self) -> None:
         r"""Leaves a picture of the averaged weights, where the task has one to draw."""
         ranks = self.ranks
         with writing(self.folder, self.saved):
+            self.owner.check()
             self.task.preview(self.shadow, ranks.device, self.folder, self.done, ranks)
 
     def roll_back(self, fall: Fall) -> Line:

@@ -155,7 +155,7 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
                 return value
             got = value if isinstance(value, str) else checks.brief(value)
             raise checks.unknown(got, list(typing.get_args(t)), "a value", where)
-        if isinstance(value, int) and value.bit_length() > 63:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ValueError(f"expected a number of 64 bits at {where}, got {checks.brief(value)}")
         if t is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)

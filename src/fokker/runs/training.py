@@ -3,8 +3,9 @@ r"""Training: one energy, from a configuration to a run folder.
 A step draws a fresh batch, evaluates the objective, and lets Adam, or Adam and Muon, move the
 weights; the average of the weights follows. All randomness of step k comes from a generator seeded
 by the run's seed and k, so a run that was stopped and resumed takes the very steps it would have
-taken: on a CPU the result is the same bit for bit. Under `torchrun` every rank takes its share of
-each step and, on images, of each judgement (`fokker.compute.ranks`), and rank 0 writes.
+taken: on a CPU, with the same number of threads, the result is the same bit for bit. Under
+`torchrun` every rank takes its share of each step and, on images, of each judgement
+(`fokker.compute.ranks`), and rank 0 writes.
 
 Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run
 that diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and
@@ -15,6 +16,8 @@ better ones.
 
 __all__ = ["Diverged", "Interrupted", "fit"]
 
+import json
+import os
 import signal
 import threading
 import time
@@ -30,13 +33,15 @@ from .checkpoints import Name, names, newest, read
 from .config import Config
 from .folder import read_config, read_run
 from .guard import Fall, finite
+from .owner import Owner
 from .state import Line, State, kept, step_generator, writing
-from .toml import difference, dumps
+from .toml import difference, dumps, loads
 from .. import checks
-from ..compute.ranks import join
-from ..files import write_text
-from ..tasks import Run, task_of
+from ..compute.ranks import join, orphan
+from ..files import inner_folder, read_regular, write_text
+from ..tasks import Run, Task, task_of
 
+MARK = 1000  # bytes of data.json
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
 
@@ -58,12 +63,14 @@ class Interrupted(Exception):
 
 @contextmanager
 def stop_requests() -> Generator[list[int], None, None]:
-    r"""Collects SIGINT and SIGTERM instead of raising, so that a step is never cut in half."""
+    r"""Collects SIGINT, SIGTERM and SIGHUP instead of raising, so that no step is cut in half. A
+    signal that is ignored, as SIGHUP under nohup, stays so."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    kinds = [kind for kind in kinds if signal.getsignal(kind) != signal.SIG_IGN]
     before = {kind: signal.signal(kind, lambda number, _: caught.append(number)) for kind in kinds}
     try:
         yield caught
@@ -115,14 +122,46 @@ def write_config(folder: Path, config: Config, saved: int = 0) -> None:
         write_text(folder / "config.toml", text)
 
 
-def open_folder(folder: Path, config: Config, resume: Resume) -> tuple[list[int] | None, bool]:
-    r"""Makes a run folder, or finds the newest whole checkpoint in it; returns its name, if any,
-    and whether the configuration there is another yet, with other steps."""
+def check_data(folder: Path, task: Task) -> None:
+    r"""Raises unless the data is what it was when the run in a folder began; keeps a hash of it
+    where there is none yet."""
+    path, mark = folder / "data.json", task.fingerprint()
+    if mark is None:
+        return
+    if not os.path.lexists(path):
+        with writing(folder, 0):
+            write_text(path, json.dumps({"sha256": mark}) + "\n")
+        return
+    try:
+        said = json.loads(read_regular(path, MARK, folder))["sha256"]
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"expected the SHA-256 of the data in {path}, got none") from error
+    if said != mark:
+        raise ValueError(
+            f"expected the data that the run in {folder} began with, got other data of"
+            f" {task.title}; train into another folder"
+        )
+
+
+def open_folder(
+    folder: Path, config: Config, resume: Resume, owner: Owner, task: Task
+) -> tuple[list[int] | None, bool]:
+    r"""Makes and takes a run folder, or finds the newest whole checkpoint in it; returns its name,
+    if any, and whether the configuration there is another yet, with other steps."""
+    if resume is True:
+        read_config(folder)  # before anything is written where there is no run
+    with writing(folder, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+        owner.take()
+        for name in ("checkpoint", "previews"):  # no links, which would be written through
+            if os.path.lexists(folder / name):
+                inner_folder(folder / name)
     holds = (folder / "config.toml").exists()
     if resume is True or (resume and holds):
         changed = check_resume(
             config, folder, "resume without changes, or train into a new folder"
         )
+        check_data(folder, task)
         if resume is True or names(folder / "checkpoint"):
             return list(newest(folder).name), changed
         return None, changed
@@ -136,6 +175,7 @@ def open_folder(folder: Path, config: Config, resume: Resume) -> tuple[list[int]
             f"expected a new folder, got {folder}, which holds a run; use --resume to go on"
             " with it, or another --out"
         )
+    check_data(folder, task)
     write_config(folder, config)
     return None, False
 
@@ -175,12 +215,14 @@ def fit(
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
-    with join(config.device) as ranks, stop_requests() as stops:
+    if loads(dumps(config)) != config:  # whatever is trained can be read again
+        raise ValueError(f"expected a configuration that TOML can hold, got {config}")
+    with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
-        run = State(config, folder, ranks.each(task_of(config).load), ranks)
+        run = State(config, folder, ranks.each(task_of(config).load), ranks, owner)
         run.step.even(config.optimization.batch)
-        found, changed = ranks.once(lambda: open_folder(folder, config, resume))
+        found, changed = ranks.once(lambda: open_folder(folder, config, resume, owner, run.task))
         if found is not None:
             name = Name(*found)
             run.restore(read(folder / "checkpoint" / str(name)))
@@ -198,7 +240,7 @@ def fit(
             run.rehearse()
         with nullcontext() if turn is None else turn:
             train(run, stops, progress, minutes, say, watch)
-    return read_run(folder)
+        return read_run(folder)
 
 
 def train(
@@ -214,11 +256,12 @@ def train(
     optimization = config.optimization
     run.clock = clock = time.perf_counter()
     asked = False  # to stop
+    orphaned = orphan()
     ends = {*optimization.restarts, optimization.steps}  # steps that are always judged
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
-        asked = asked or late or bool(stops)
+        asked = asked or late or bool(stops) or orphaned()
         generator = step_generator(config, run.done, run.trial, ranks.device)
         x = run.task.batch(optimization.batch, generator)
         result, rate = run.advance(x, generator, asked)

@@ -9,12 +9,13 @@ bit for bit. Drawn points come along in `points.csv`.
 __all__ = ["export", "script"]
 
 import dataclasses
+import errno
 import shutil
 
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from ..files import beside, write_text
 from ..runs.config import Config
 from ..runs.folder import read_config
 from ..runs.toml import dumps
@@ -106,16 +107,24 @@ def export(run: Path, runs: Path, name: str, step: int) -> tuple[Path, str]:
         name: The name of the copy; a number is added where it is taken.
         step: The step of the run.
     """
-    config = read_config(run)
-    target = free(runs / name)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run, partial)
-    for file in config.data.files():
-        shutil.copy(file, partial / Path(file).name)
-    config = dataclasses.replace(config, data=config.data.moved(target.resolve()))
-    write_text(partial / "config.toml", dumps(config))
-    text = script(config, step)
-    write_text(partial / "script.py", text)
-    partial.rename(target)
-    return target, text
+    saved = read_config(run)
+    runs.mkdir(parents=True, exist_ok=True)
+    with beside(runs / name, folder=True) as partial:
+        shutil.copytree(
+            run, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock", ".*.partial")
+        )
+        for file in saved.data.files():
+            shutil.copy(file, partial / Path(file).name)
+        while True:
+            target = free(runs / name)
+            config = dataclasses.replace(saved, data=saved.data.moved(target.resolve()))
+            write_text(partial / "config.toml", dumps(config))
+            text = script(config, step)
+            write_text(partial / "script.py", text)
+            try:
+                partial.rename(target)
+            except OSError as error:
+                if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                    raise
+                continue  # another page was faster
+            return target, text

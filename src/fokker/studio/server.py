@@ -1,10 +1,11 @@
 r"""The server: the page, and a socket for each that is open.
 
-It listens on the loopback address alone. That does not keep other web pages in the same browser
-from calling it, so two headers are checked on every call: `Host` must name this machine, or a page
-elsewhere could reach it by a name that it points here (DNS rebinding); and the `Origin` of a
-socket must be the page that this server sent. Nothing is fetched from anywhere else, and a page
-may not be framed.
+It listens on the loopback address alone. Other users of this machine can call that too, so the
+address has a random token, as that of a notebook: whoever opens it gets the token as a cookie, and
+nothing is answered without it. Other web pages in the same browser could call it as well, so two
+headers are checked: `Host` must name this machine, or a page elsewhere could reach it by a name
+that it points here (DNS rebinding); and the `Origin` of a socket must be the page that this server
+sent. Nothing is fetched from anywhere else, and a page may not be framed.
 """
 
 __all__ = ["app", "serve"]
@@ -14,6 +15,7 @@ import contextlib
 import importlib.util
 import json
 import re
+import secrets
 import socket
 import webbrowser
 
@@ -21,11 +23,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .connections import BACKLOG, bounded
 from .form import presets
 from .request import BOUNDS, FEWEST_POINTS, LIMIT, MOST_POINTS
-from .session import Session
+from .session import PLACE, Session
 from .. import __version__
 from ..data import PLANAR
+from ..files import sweep
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -42,16 +46,23 @@ HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-cache",
 }
+HEADERS_TEXT = {name.decode(): value.decode() for name, value in HEADERS.items()}
 
 
 class Guard:
-    r"""Lets only this machine's own page in, and adds the headers that keep it to itself."""
+    r"""Lets only this machine's own page in, and adds the headers that keep it to itself.
 
-    def __init__(self, inner: Callable[..., Any]) -> None:
-        self.inner = inner
+    Arguments:
+        inner: The application.
+        token: The token that a caller must have; none is asked for if it is `None`.
+    """
+
+    def __init__(self, inner: Callable[..., Any], token: str | None) -> None:
+        self.inner, self.token = inner, token
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.responses import PlainTextResponse
+        from starlette.requests import HTTPConnection
+        from starlette.responses import PlainTextResponse, RedirectResponse
 
         if scope["type"] not in {"http", "websocket"}:
             await self.inner(scope, receive, send)
@@ -63,6 +74,16 @@ class Guard:
             wrong = f"expected the host to be localhost or 127.0.0.1, got {host[:80]!r}"
         elif origin != f"http://{host}" and (origin is not None or scope["type"] == "websocket"):
             wrong = f"expected a page of http://{host}, got one of {str(origin)[:80]!r}"
+        if wrong is None and self.token is not None:
+            call = HTTPConnection(scope)
+            cookie = f"fokker-studio-{host.rpartition(':')[2]}"
+            if scope["path"] == "/" and same(call.query_params.get("token"), self.token):
+                answer = RedirectResponse("/", 303, HEADERS_TEXT)
+                answer.set_cookie(cookie, self.token, httponly=True, samesite="strict")
+                await answer(scope, receive, send)
+                return
+            if not same(call.cookies.get(cookie), self.token):
+                wrong = "expected the address with the token that `fokker studio` has printed"
         if wrong is not None:
             await PlainTextResponse(wrong + "\n", 403)(scope, receive, send)
             return
@@ -73,6 +94,10 @@ class Guard:
             await send(message)
 
         await self.inner(scope, receive, guarded)
+
+
+def same(given: str | None, token: str) -> bool:
+    return given is not None and secrets.compare_digest(given.encode(), token.encode())
 
 
 def hello() -> dict[str, Any]:
@@ -87,11 +112,12 @@ def hello() -> dict[str, Any]:
     }
 
 
-def app(runs: Path = Path("runs")) -> "Starlette":
+def app(runs: Path = Path("runs"), token: str | None = None) -> "Starlette":
     r"""Returns the application.
 
     Arguments:
         runs: The folder to export to.
+        token: The token that a caller must have; none is asked for if not given.
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -135,6 +161,7 @@ def app(runs: Path = Path("runs")) -> "Starlette":
                     await send_json({"op": "error", "message": answer})
                 else:
                     await session.handle(text)
+                await asyncio.sleep(0)  # the turn of others: many messages may have come at once
         finally:
             open_sessions.discard(session)
             session.close()
@@ -143,7 +170,7 @@ def app(runs: Path = Path("runs")) -> "Starlette":
         WebSocketRoute("/socket", talk),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
 
 
 def serve(port: int = 8377, browser: bool = True, runs: Path = Path("runs")) -> None:
@@ -169,10 +196,15 @@ def serve(port: int = 8377, browser: bool = True, runs: Path = Path("runs")) -> 
             listener.bind(("127.0.0.1", port))
         except OSError as error:
             raise OSError(f"expected a free port, got {port}: {error.strerror}") from None
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        listener.listen(BACKLOG)  # who opens the page at once waits for the server
+        token = secrets.token_urlsafe(24)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}"
+        sweep(PLACE)
         settings = uvicorn.Config(
-            app(runs),
-            log_level="warning",
+            app(runs, token),
+            http=bounded(),
+            backlog=BACKLOG,
+            log_level="error",  # not a line for each odd call
             ws="websockets-sansio",
             ws_max_size=4 * LIMIT,
             ws_per_message_deflate=False,

@@ -9,7 +9,9 @@ copies a run to where the server keeps runs.
 __all__ = ["Session"]
 
 import asyncio
+import contextlib
 import multiprocessing
+import shutil
 import tempfile
 
 from collections.abc import Awaitable, Callable
@@ -23,11 +25,14 @@ from typing import Any
 from .export import export
 from .request import SIDES, integer, only, parse, read
 from .worker import work
-from ..files import write_text
+from ..files import beside, write_text
 from ..runs.config import Config, TableData
 from ..runs.toml import kind_of
 
 SPAWN = multiprocessing.get_context("spawn")  # torch has threads, which a fork would break
+PLACE = Path(tempfile.gettempdir()) / "fokker-studio"  # of the folders of sessions
+WAITING = 64  # requests to a worker
+GRACE = 2.0  # seconds for a worker to end
 Send = Callable[[Any], Awaitable[None]]
 
 
@@ -38,11 +43,28 @@ class Side:
     process: BaseProcess
     connection: Connection
     reader: ThreadPoolExecutor
+    writer: ThreadPoolExecutor  # a pipe that is full waits here, not the server
+    waiting: int = 0  # requests that the worker has not taken yet
     listening: asyncio.Task[None] | None = None
     config: Config | None = None
     folder: Path | None = None
     state: str = "idle"  # training, done, stopped, diverged or failed
     step: int = 0
+
+    def ask(self, *request: Any) -> None:
+        r"""Sends a request to the worker, which may be busy; raises if too many wait."""
+        if self.waiting >= WAITING:
+            raise ValueError(f"expected at most {WAITING} requests at once, got more: wait a bit")
+        self.waiting += 1
+        sent = asyncio.get_running_loop().run_in_executor(self.writer, self.send, request)
+        sent.add_done_callback(self.sent)
+
+    def send(self, request: tuple[Any, ...]) -> None:
+        with contextlib.suppress(OSError):  # the worker has ended, which its reader tells
+            self.connection.send(request)
+
+    def sent(self, future: asyncio.Future[None]) -> None:
+        self.waiting -= 1
 
 
 class Session:
@@ -58,7 +80,9 @@ class Session:
         self.send_json, self.send_bytes, self.runs = send_json, send_bytes, runs
         self.sides: dict[int, Side] = {}
         self.job = 0
-        self.folder = tempfile.TemporaryDirectory(prefix="fokker-studio-")
+        self.resources = contextlib.ExitStack()
+        self.folder = self.resources.enter_context(beside(PLACE, folder=True))
+        self.folder.chmod(0o700)
 
     def side(self, i: int) -> Side:
         r"""Returns a side, with a live worker."""
@@ -67,7 +91,7 @@ class Session:
             process = SPAWN.Process(target=work, args=(there, i), daemon=True)
             process.start()
             there.close()
-            self.sides[i] = Side(process, here, ThreadPoolExecutor(1))
+            self.sides[i] = Side(process, here, ThreadPoolExecutor(1), ThreadPoolExecutor(1))
             self.sides[i].listening = asyncio.create_task(self.listen(i, self.sides[i]))
         return self.sides[i]
 
@@ -81,6 +105,7 @@ class Session:
                 self.sides.pop(i, None)
                 side.process.join()
                 side.reader.shutdown(wait=False)
+                side.writer.shutdown(wait=False)
                 message = f"the worker ended unexpectedly, with code {side.process.exitcode}"
                 await self.send_json({"op": "error", "side": i, "over": True, "message": message})
                 return
@@ -114,14 +139,14 @@ class Session:
     async def look(self, request: dict[str, Any]) -> None:
         only(request, "data")
         config = parse({"op": "train", "objectives": [{"kind": "sm"}], **request}).configs[0]
-        self.side(0).connection.send(("look", config))
+        self.side(0).ask("look", config)
 
     async def train(self, request: dict[str, Any]) -> None:
         job = parse(request)
         if any(side.state == "training" for side in self.sides.values()):
             raise ValueError("expected a session at rest, got one that trains: press stop first")
         self.job += 1
-        root = Path(self.folder.name)
+        root = self.folder
         data = None
         if job.points is not None:
             path = root / f"points-{self.job}.csv"
@@ -132,13 +157,16 @@ class Session:
             side = self.side(i)
             own = config if data is None else replace(config, data=data)
             folder = root / f"run-{self.job}-{i}"
-            side.connection.send(("train", self.job, own, folder))
+            old = side.folder
+            side.ask("train", self.job, own, folder)
             side.config, side.folder, side.state, side.step = own, folder, "training", 0
+            if old is not None:
+                await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
     async def stop(self, request: dict[str, Any]) -> None:
         only(request)
         for side in self.sides.values():
-            side.connection.send(("stop",))
+            side.ask("stop")
 
     def asked(self, request: dict[str, Any]) -> Side:
         r"""Returns the side that a request names."""
@@ -149,12 +177,12 @@ class Session:
 
     async def ack(self, request: dict[str, Any]) -> None:
         only(request, "side")
-        self.asked(request).connection.send(("ack",))
+        self.asked(request).ask("ack")
 
     async def animate(self, request: dict[str, Any]) -> None:
         only(request, "side", "step")
         step = integer(request, "step", 0, 10**9)
-        self.asked(request).connection.send((request["op"], self.job, step))
+        self.asked(request).ask(request["op"], self.job, step)
 
     async def export(self, request: dict[str, Any]) -> None:
         only(request, "side")
@@ -184,7 +212,10 @@ class Session:
                 side.listening.cancel()
             side.process.terminate()  # which also ends the wait of its reader
         for side in sides:
+            side.process.join(GRACE)
+            side.process.kill()
             side.process.join()
             side.reader.shutdown()
+            side.writer.shutdown()
             side.connection.close()
-        self.folder.cleanup()
+        self.resources.close()

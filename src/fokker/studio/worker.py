@@ -17,6 +17,9 @@ A worker is told what to do over a pipe, by pairs of a verb and its arguments, a
 __all__ = ["work"]
 
 import math
+import os
+import re
+import resource
 import signal
 import sys
 import threading
@@ -30,15 +33,42 @@ from torch import Tensor
 from typing import Any
 
 from .view import View
+from ..checks import TOO_MUCH
 from ..files import first_line
 from ..runs.config import Config
 from ..runs.training import Interrupted, fit
 
 AHEAD = 3  # frames on their way
-KEPT = 120  # weights of earlier steps
+KEPT, STORE = 120, 2**28  # weights of earlier steps, and bytes of them
+MEMORY = 3 * 2**29  # bytes that a worker may take
 TRACED = 3  # steps after which the step is traced for good; a trace must not be disturbed
 
 Weights = dict[str, Tensor]
+FAULTS = (ValueError, OSError, FloatingPointError, MemoryError, RuntimeError)
+
+
+def in_words(error: Exception) -> str:
+    r"""Returns what a page is told of a fault."""
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in TOO_MUCH)
+    ):
+        return (
+            f"expected settings that fit into {MEMORY / 2**30:.1f} GiB, got more: try a smaller"
+            " batch, width, or number of layers or points"
+        )
+    return first_line(error)
+
+
+def bound_memory() -> None:
+    r"""Bounds what this process may take beyond what it has now: a page may ask for any settings
+    within its bounds, and some of them together are large."""
+    if sys.platform != "linux":
+        return
+    found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = 1024 * int(found[1]) + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
 
 
 class Training(threading.Thread):
@@ -65,8 +95,8 @@ class Training(threading.Thread):
             self.outcome = {"state": "stopped", "step": stop.step, "judged": {}}
         except FloatingPointError as error:
             self.outcome = {"state": "diverged", "step": self.step, "message": str(error)}
-        except (ValueError, OSError, RuntimeError) as error:
-            message = first_line(error)
+        except (MemoryError, ValueError, OSError, RuntimeError) as error:
+            message = in_words(error)
             self.outcome = {"state": "failed", "step": self.step, "message": message}
         finally:
             self.traced.set()
@@ -120,8 +150,8 @@ class Worker:
                     return
                 try:
                     verbs[verb](*arguments)
-                except (ValueError, OSError, FloatingPointError) as error:
-                    self.say("error", message=str(error))
+                except FAULTS as error:
+                    self.say("error", message=in_words(error))
                 idle = self.training is None
             self.watch()
 
@@ -143,8 +173,8 @@ class Worker:
             self.connection.send(("frame", self.view.start(about)))
             self.kept = {0: {k: v.clone() for k, v in self.energy.state_dict().items()}}
             self.draw(0, self.kept[0], [], 0.0)
-        except (ValueError, FloatingPointError) as error:
-            self.say("done", job=job, state="failed", step=0, message=str(error))
+        except FAULTS as error:
+            self.say("done", job=job, state="failed", step=0, message=in_words(error))
             return
         self.training = Training(config, folder)
         self.training.start()
@@ -169,9 +199,9 @@ class Worker:
             training.slot = None
             try:
                 self.draw(step, weights, losses, time.perf_counter() - training.begun)
-            except (ValueError, FloatingPointError) as error:
+            except FAULTS as error:
                 training.stopping.set()
-                self.say("error", message=f"stopped at step {step}: {error}")
+                self.say("error", message=f"stopped at step {step}: {in_words(error)}")
         if over:
             self.training = None
             self.say("done", job=self.job, **training.outcome)
@@ -197,7 +227,8 @@ class Worker:
     def keep(self, step: int, weights: Weights) -> None:
         r"""Keeps weights for later. Of too many, the one goes whose neighbors are closest."""
         self.kept[step] = weights
-        if len(self.kept) > KEPT:
+        size = sum(w.nbytes for w in weights.values())
+        if len(self.kept) > max(2, min(KEPT, STORE // max(1, size))):
             steps = sorted(self.kept)
             gone = min(range(1, len(steps) - 1), key=lambda i: steps[i + 1] - steps[i - 1])
             del self.kept[steps[gone]]
@@ -218,7 +249,9 @@ class Worker:
 def work(connection: Connection, side: int) -> None:
     r"""Runs a worker in a process of its own, with one thread for each product of matrices."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which closes the pipe
+    os.nice(5)  # the server answers first
     torch.set_num_threads(1)
+    bound_memory()
     sys.setswitchinterval(5e-4)  # so that neither of the two threads waits long for the other
     try:
         Worker(connection, side).loop()

@@ -72,8 +72,19 @@ class Run:
         r"""The line of the metrics that judges these weights, or the newest before them."""
         return next((m for m in reversed(self.metrics) if m["step"] <= self.chosen), {})
 
-    def loaded(self) -> Any:
-        r"""Returns the task of the run with its data loaded, the data that it was trained on."""
+    def loaded(self, fetch: bool = False) -> Any:
+        r"""Returns the task of the run with its data loaded, the data that it was trained on.
+
+        Arguments:
+            fetch: Whether data that is not on this machine is fetched from the network. The run
+                may be a stranger's: its configuration alone reaches nothing.
+        """
+        absent = self.config.data.absent()
+        if absent is not None and not fetch:
+            raise ValueError(
+                f"expected the data of {self.path} on this machine, got none of {absent}; --fetch"
+                " fetches it from the Hugging Face hub"
+            )
         return self.task.load().check(self)
 
     def sample(self, n: int, seed: int = 0, force: bool = False) -> Tensor:
@@ -207,6 +218,10 @@ class Task(abc.ABC):
     def check(self, run: "Run") -> Self:
         r"""Returns the task if its data is what a run was trained on."""
         return self
+
+    def fingerprint(self) -> str | None:
+        r"""Returns a hash of the data; `None` where the configuration says all that there is."""
+        return None
 
     def check_card(self, card: Line) -> None:  # noqa: B027
         r"""Raises unless the data is what it was when `card` returned this."""

@@ -14,6 +14,7 @@ saved.
 
 __all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
 
+import hashlib
 import math
 import torch
 import warnings
@@ -29,9 +30,9 @@ from .. import checks, objectives
 from ..compute.field import CompiledField
 from ..compute.ranks import ALONE, Ranks, join
 from ..data.images import Images, read_images
-from ..data.picture import place_of_png, read_png, save_png, to_float
+from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
-from ..files import save_npy
+from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
 from ..images.generate import bits_of, generate, residuals_of
 from ..images.quality import described, judge_images, reference_of
@@ -230,7 +231,20 @@ class ImageTask(Task):
         # both splits at once: a fault of the test images is found before there is anything to lose
         self.images: dict[str, Images] = {split: self.read(split) for split in SPLITS}
         self.shape = self.images["train"].shape
+        if (other := self.images["test"].shape) != self.shape:
+            raise ValueError(
+                f"expected test images like those to train on, {describe(self.shape)}, got"
+                f" {describe(other)} in {self.data.source}"
+            )
         return self
+
+    def fingerprint(self) -> str:
+        total = hashlib.sha256()
+        for split in SPLITS:
+            pixels = self.pixels(split).cpu().contiguous().numpy()
+            total.update(repr(pixels.shape).encode())
+            total.update(pixels.data)
+        return total.hexdigest()
 
     def read(self, split: str) -> Images:
         return read_images(self.data.source, split, self.data.data_dir, size=self.data.size)
@@ -290,18 +304,18 @@ class ImageTask(Task):
         x, place = ranks.collect(ranks.each(share)), folder / "previews"
 
         def write() -> None:
-            place.mkdir(exist_ok=True)
-            save_png(place / f"step-{step:08d}.png", x)
+            save_png(inner_folder(place) / f"step-{step:08d}.png", x)
 
         ranks.once(write)
 
     def evaluate(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
-        line, said = self.judge_run(run, ranks)
         if not evaluation.asked:
-            return line, said
+            return self.judge_run(run, ranks)
         check_trained(run)
+        line: Line = {"step": run.chosen}
+        said = [f"by {run.weights}"]
         for name in evaluation.asked:
             more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
             line |= more
@@ -405,7 +419,8 @@ class ImageTask(Task):
             ::-1
         ]  # the last among them
         drawings = "".join(
-            f"<h2>Samples after step {int(path.stem[5:])}</h2>\n{picture(path, 'samples')}\n"
+            f"<h2>Samples after step {int(path.stem[5:])}</h2>\n"
+            f"{picture(path, 'samples', run.path)}\n"
             for path in shown
         )
         these = f"these {len(clean)} test images" if len(clean) > 1 else "this one test image"

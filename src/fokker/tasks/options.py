@@ -65,20 +65,21 @@ class Drawing:
         """
         n, out = n if self.n is None else self.n, out if self.out is None else self.out
         checks.positive_integer(n=n, batch=self.batch)
+        checks.seed(self.seed)
         checks.place(out, kinds)
         return n, out
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    r"""What a run on images is judged by, beside denoising."""
+    r"""What a run on images is judged by, instead of denoising."""
 
     fid: int | None = None
-    """For images: also the FID and KID of this many samples against the training images."""
+    """For images: the FID and KID of this many samples against the training images."""
     bpd: int | None = None
-    """For images: also the likelihood of this many test images, in bits per dimension."""
+    """For images: the likelihood of this many test images, in bits per dimension."""
     residual: int | None = None
-    """For images: also how much the energies of neighboring levels disagree: the Fokker-Planck
+    """For images: how much the energies of neighboring levels disagree: the Fokker-Planck
     residual of this many noisy test images."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0

@@ -22,6 +22,7 @@ Samples and :math:`\log Z` start from a base, a mixture of Gaussians fitted to t
 
 __all__ = ["TableEnergy", "TableTask", "energies"]
 
+import hashlib
 import math
 import torch
 import warnings
@@ -181,6 +182,11 @@ class TableTask(PointTask):
         self.check_card(run.energy.card)
         return self
 
+    def fingerprint(self) -> str:
+        total = hashlib.sha256(repr(self.names).encode())
+        total.update(self.values.double().numpy().tobytes())
+        return total.hexdigest()
+
     def check_card(self, card: Line) -> None:
         if "base" not in card:
             raise ValueError(
@@ -251,13 +257,20 @@ class TableTask(PointTask):
         return finite(line)
 
     def card(self, energy: Energy, device: torch.device) -> Line:
+        found = energies(energy, self.test, device).sort().values
+        if not torch.isfinite(found).all():
+            raise ValueError(
+                f"{self.path}: expected test rows of finite energy, got"
+                f" {int((~torch.isfinite(found)).sum())} of {len(found)} that have none: they lie"
+                " too far from the rows to train on"
+            )
         return {
             "columns": list(self.names),
             "mean": list(self.standardize.mean),
             "std": list(self.standardize.std),
             "base": base_card(self.base),
             # of the test rows, in standardized units
-            "energies": energies(energy, self.test, device).sort().values.tolist(),
+            "energies": found.tolist(),
         }
 
     def complete(self, energy: Energy, device: torch.device) -> tuple[Line, Line]:

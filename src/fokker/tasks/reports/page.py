@@ -1,16 +1,19 @@
 r"""Parts of the page of a report: pictures and tables in HTML."""
 
-__all__ = ["embed", "figure", "picture", "put", "rows"]
+__all__ = ["embed", "figure", "picture", "put", "rows", "writing"]
 
 import base64
 import html
 import io
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from matplotlib.figure import Figure
 from pathlib import Path
 
-from ...files import write_bytes
+from ...files import read_regular, write_bytes
+
+LARGEST = 2**26  # bytes of a picture
 
 
 def figure(width: float, height: float) -> Figure:
@@ -18,15 +21,22 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def put(path: Path, data: bytes) -> None:
-    r"""Writes a file of a report, or says which folder it could not be written to."""
+@contextmanager
+def writing(path: Path) -> Generator[None, None, None]:
+    r"""Says which folder a report could not be written to."""
     try:
-        write_bytes(path, data)
+        yield
     except OSError as error:
         raise OSError(
             f"expected a folder that a report can be written to, got {path.parent}: {error};"
             " the run itself is kept"
         ) from error
+
+
+def put(path: Path, data: bytes) -> None:
+    r"""Writes a file of a report."""
+    with writing(path):
+        write_bytes(path, data)
 
 
 def embed(fig: Figure, path: Path, alt: str) -> str:
@@ -38,9 +48,9 @@ def embed(fig: Figure, path: Path, alt: str) -> str:
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{code}">'
 
 
-def picture(path: Path, alt: str) -> str:
-    r"""Returns a PNG file as an HTML image, pixels kept sharp."""
-    code = base64.b64encode(path.read_bytes()).decode()
+def picture(path: Path, alt: str, root: Path) -> str:
+    r"""Returns a PNG file below a folder as an HTML image, pixels kept sharp."""
+    code = base64.b64encode(read_regular(path, LARGEST, root)).decode()
     return (
         f'<img alt="{html.escape(alt)}" style="image-rendering: pixelated"'
         f' src="data:image/png;base64,{code}">'

@@ -34,6 +34,7 @@ def pair_figure(values: Tensor, samples: Tensor, columns: tuple[str, ...]) -> Fi
     fig = figure(9.6, 9.6 if n > 2 else 3.2 * n + 0.4)
     axes = fig.subplots(n, n, squeeze=False)
     for i in range(n):
+        both = [x[:, i].double().numpy() for x in (values, samples)]
         for j in range(n):
             axis = axes[i, j]
             axis.set(xlim=limits[j])
@@ -44,10 +45,11 @@ def pair_figure(values: Tensor, samples: Tensor, columns: tuple[str, ...]) -> Fi
                 axis.set_ylabel(label(columns[i]))
             if i == j:
                 how = {"bins": bins, "range": limits[i], "density": True}
-                axis.hist(values[:, i].numpy(), color=DATA, alpha=0.45, label="data", **how)
-                axis.hist(
-                    samples[:, i].numpy(), color=MODEL, histtype="step", label="samples", **how
-                )
+                inside = [x[(x >= low[i] - margin[i]) & (x <= high[i] + margin[i])] for x in both]
+                if len(inside[0]):  # all of few ones among zeros may lie outside
+                    axis.hist(inside[0], color=DATA, alpha=0.45, label="data", **how)
+                if len(inside[1]):
+                    axis.hist(inside[1], color=MODEL, histtype="step", label="samples", **how)
                 axis.set(yticks=[])
                 continue
             cloud, color = (points, DATA) if i > j else (samples, MODEL)
