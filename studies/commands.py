@@ -9,6 +9,7 @@ __all__ = [
     "ReproduceNetworks",
     "ReproduceSweep",
     "ReproduceToy",
+    "ReproduceVariance",
     "Tables",
 ]
 
@@ -273,6 +274,29 @@ class ReproduceEstimators:
 
 
 @dataclass(frozen=True)
+class ReproduceVariance:
+    """Measure variance and bias of the gradient of each form, on two modes and on a U-Net."""
+
+    data: str = "celeba32"
+    """The set of 32×32 color images, by name or as a folder."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    draws: int = 32
+    """The number of gradients of each form on the U-Net, even."""
+    batch: int = 8
+    """The number of images of each gradient."""
+    out: Path = Path("results/variance.json")
+    """The file of the figures."""
+
+    def run(self) -> None:
+        from . import variance
+
+        checks.positive_integer(batch=self.batch)
+        own = (self.data, self.data_dir, self.draws, self.batch)
+        variance.run(self.out, *own, progress=print)
+
+
+@dataclass(frozen=True)
 class ReproduceNetworks:
     """Train candidate U-Nets on one set of images for the same time each, and compare their FID.
 
@@ -491,6 +515,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,
         "networks": ReproduceNetworks,
+        "variance": ReproduceVariance,
     },
     "bench": Bench,
     "optima": Optima,

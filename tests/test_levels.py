@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from conftest import standard_error
-from dataclasses import replace
 from fokker.energies import Energy
 from fokker.networks import MLP, UNetEnergy
 from fokker.objectives import (
@@ -29,6 +28,7 @@ from fokker.objectives.levels import (
     Path,
     form_of,
 )
+from studies.variance import Judged
 from torch import Tensor
 
 S2, SIGMA, SHARE = 0.5, 0.4, 0.2  # the variance of the data, the level, the step
@@ -167,83 +167,6 @@ def test_points_moved_apart_have_the_gradient_of_the_bridge() -> None:
     assert (first - second).norm() < 0.02 * first.norm()
     long, apart = losses_of([Bridge(0.3, shift=0.0), Bridge(0.3, shift=0.1)], MLP(width=16), x)
     assert torch.equal(long, apart)  # a long step is apart already
-
-
-class Featured(Energy):
-    r"""Two modes of anisotropic Gaussians, plus features with the weights θ: zero at the truth.
-
-    A quarter of the coordinates is wide, variance 0.25, and the others narrow, 0.01. Of the eleven
-    features four are functions of the norm, which tells the shells of noise apart."""
-
-    def __init__(self, d: int, tau: float) -> None:
-        super().__init__()
-        self.mean = torch.zeros(d)
-        self.mean[0] = 1.0
-        self.data = torch.where(torch.arange(d) % 4 == 0, 0.25, 0.01)
-        self.variance = self.data + tau
-        self.theta = torch.nn.Parameter(torch.zeros(11))
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        sign = 2.0 * torch.randint(0, 2, (n, 1), generator=generator) - 1
-        noise = torch.randn(n, len(self.mean), generator=generator)
-        return sign * self.mean + self.data.sqrt() * noise
-
-    def truth(self, x: Tensor) -> Tensor:
-        quadratic = (x.square() / self.variance).sum(1) / 2
-        return quadratic - torch.log(torch.cosh((x * self.mean / self.variance).sum(1)))
-
-    def features(self, x: Tensor) -> Tensor:
-        d, first = x.shape[1], x[:, 0]
-        u = x / self.variance.sqrt()
-        norm = u.square().mean(1)
-        columns = [
-            d * norm / 2, d * (norm - 1).square() / 2, d * torch.tanh(2 * (norm - 1)),
-            x.square().sum(1) / 2, first, first.square(), torch.tanh(2 * first),
-            torch.cos(2 * x).sum(1), torch.cos(u).sum(1), x.sum(1) / math.sqrt(d),
-            torch.logsumexp(x, 1),
-        ]  # fmt: skip
-        return torch.stack(columns, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.truth(x) + self.features(x) @ self.theta
-
-
-class Judged:
-    r"""Gradients at the truth of a form on two modes in d dimensions, in units of the Fisher
-    information of the features."""
-
-    level = 0.5
-
-    def __init__(self, d: int) -> None:
-        self.d, energy = d, Featured(d, self.level**2)
-        generator = torch.Generator().manual_seed(9)
-        clean = energy.sample(400, generator)
-        x = (clean + self.level * torch.randn(clean.shape, generator=generator)).requires_grad_()
-        slopes = [
-            torch.autograd.grad(f.sum(), x, retain_graph=True)[0] for f in energy.features(x).T
-        ]
-        jacobian = torch.stack(slopes)
-        self.inverse = torch.linalg.pinv(torch.einsum("ind,jnd->ij", jacobian, jacobian) / len(x))
-        (score,) = torch.autograd.grad(energy.truth(x).sum(), x)
-        self.information = float(score.square().sum(1).mean())
-
-    def __call__(self, form: Form, n: int, draws: int = 40) -> tuple[float, float, float]:
-        r"""Returns the noise of the gradient, and the relative Fisher gap of the stationary point,
-        to first order, with its standard error."""
-        objective = LevelDCD(self.level, form, weight="one")
-        assert objective.learned is not None
-        objective = replace(objective, level=self.level**2 / objective.learned)
-        energy, generator = Featured(self.d, self.level**2), torch.Generator().manual_seed(0)
-        grads = []
-        for _ in range(draws):
-            loss = objective(energy, energy.sample(n, generator), None, generator).loss
-            grads.append(torch.autograd.grad(loss, energy.theta)[0])
-        grads = torch.stack(grads)
-        spread, mean = self.inverse @ torch.cov(grads.T), grads.mean(0)
-        noise = float(spread.trace())
-        gap = float(mean @ self.inverse @ mean) - noise / draws  # without that of the noise
-        error = math.sqrt(2 * float((spread @ spread).trace())) / draws
-        return noise, gap / self.information, error / self.information
 
 
 # the noise of the gradient over that of the limit, as promised: at D = 256 and at D = 1,024
