@@ -48,10 +48,9 @@ class Central(Form):
 
     def terms(self, energy: Ask, pair: Pair, generator: torch.Generator | None) -> Terms:
         y, eps = pair.noisy(generator)
+        own = lambda p: energy(p, pair.level)
         with torch.no_grad():
-            e, g = gradient(lambda p: energy(p, pair.level), y)
+            e, g = gradient(own, y)
             h = self.shift * pair.sigma**2
             move = align(h, y) * (g - eps / align(pair.sigma, y))
-            ends = torch.cat([y + move, y - move])
-        ahead, behind = value(lambda p: energy(p, pair.level.repeat(2)), ends).chunk(2)
-        return Terms((ahead - behind) / (2 * h), e, y)
+        return Terms((value(own, y + move) - value(own, y - move)) / (2 * h), e, y)
