@@ -179,8 +179,8 @@ class ReproduceDenoising:
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     methods: tuple[str, ...] = ()
-    """Only these, as PRESET-METHOD, such as fokker-dcd; by default all but paper-dcd-stein and
-    paper-dcd-path."""
+    """Only these, as PRESET-METHOD, such as fokker-dcd; by default all but paper-dcd-path,
+    paper-dcd-bridge and fokker-dcd-central."""
     device: str = "cpu"
     """The device to train on."""
     steps: int | None = None

@@ -31,6 +31,7 @@ from .cost import (
     estimator_table,
     growth_table,
     kernel_table,
+    variance_table,
 )
 from .house import demo_table, house_table, studio_table, trust_table
 from .images import (
@@ -81,6 +82,7 @@ def render(text: str, root: Path) -> str:
         "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
+        "variance": lambda: variance_table(rows("variance")),
         "house": lambda: house_table(root / "results/house.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),
         "trust": lambda: trust_table(root / "results/trust.json"),

@@ -73,7 +73,7 @@ from ...shapes import align
 
 @dataclass(frozen=True)
 class Bridge(Form):
-    r"""Creates the finite step by a bridge; one derivative, the memory of a plain step.
+    r"""Creates the finite step by a bridge, with one derivative.
 
     Keep :math:`r \leq 0.1` with one draw: at 0.2 its expected Jacobian at the truth can be
     indefinite in thousands of dimensions.

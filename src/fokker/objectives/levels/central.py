@@ -1,4 +1,4 @@
-r"""The limit by a central difference: one derivative, the memory of a plain step.
+r"""The limit by a central difference, with one derivative.
 
 The parameter gradient of the limit is :math:`\partial \nabla E(y) \cdot m` with the miss
 :math:`m = \nabla E(y) - \varepsilon / \sigma`. That is a derivative of the energy along m, and a

@@ -9,8 +9,8 @@ E(y)\|^2 - \varepsilon \cdot \nabla E(y) / \sigma`, which is, up to a constant,
 
 It has no bias, and the least variance of all forms with second derivatives: the noise of the step
 is averaged out (`fokker.objectives.levels`). Its parameter gradient differentiates
-:math:`\nabla E` again, so the network must allow a double backward, which takes twice the memory
-of a plain step.
+:math:`\nabla E` again, so the network must allow a double backward, which takes two to three times
+the memory of a plain step.
 """
 
 __all__ = ["Limit"]
