@@ -38,10 +38,10 @@ DEEPEST = 8  # tables within each other
 # the classes that are saved with a kind, by name
 REGISTRIES: list[Mapping[str, type]] = [
     OBJECTIVES,
-    FORMS,
     DIFFUSIONS,
     EVOLUTIONS,
     LAPLACIANS,
+    FORMS,
     DATA,
     NETWORKS,
     {
