@@ -4,6 +4,8 @@ __all__ = [
     "COMMANDS",
     "Bench",
     "Optima",
+    "ReproduceAblation",
+    "ReproduceCD",
     "ReproduceEstimators",
     "ReproduceMixtures",
     "ReproduceNetworks",
@@ -297,6 +299,52 @@ class ReproduceVariance:
 
 
 @dataclass(frozen=True)
+class ReproduceAblation:
+    """Train the parts of the multi-time divergence one by one on all 2-D sets, three seeds."""
+
+    out: Path = Path("results/ablation.json")
+    """The file of the figures; arms that are in it already are not trained again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 400
+    """The number of steps of each network."""
+    batch: int = 256
+    """The number of points a step."""
+    width: int = 64
+    """The units of a layer."""
+
+    def run(self) -> None:
+        from . import ablation
+
+        checks.positive_integer(steps=self.steps, batch=self.batch, width=self.width)
+        own = (self.out, self.steps, self.batch, self.width)
+        ablation.run(*own, device=self.device, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceCD:
+    """Put CD, CD with the term it leaves out, and DCD side by side in 2-D, tuned equally."""
+
+    out: Path = Path("results/cd.json")
+    """The file of the figures; trials that are in it already are not run again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 500
+    """The number of steps of each network."""
+    batch: int = 200
+    """The number of points a step."""
+    width: int = 64
+    """The units of a layer."""
+
+    def run(self) -> None:
+        from . import cd
+
+        checks.positive_integer(steps=self.steps, batch=self.batch, width=self.width)
+        own = (self.out, self.steps, self.batch, self.width)
+        cd.run(*own, device=self.device, progress=print)
+
+
+@dataclass(frozen=True)
 class ReproduceNetworks:
     """Train candidate U-Nets on one set of images for the same time each, and compare their FID.
 
@@ -516,6 +564,8 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "generation": ReproduceGeneration,
         "networks": ReproduceNetworks,
         "variance": ReproduceVariance,
+        "ablation": ReproduceAblation,
+        "cd": ReproduceCD,
     },
     "bench": Bench,
     "optima": Optima,
