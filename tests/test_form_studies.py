@@ -60,7 +60,7 @@ def test_what_is_said_of_the_variance():
 
 def test_the_study_on_two_modes():
     torch.set_default_dtype(torch.float64)
-    rows = variance.two_modes((2,), 4, lambda line: None)
+    rows = variance.two_modes((256,), 4, lambda line: None)
     assert [row["form"] for row in rows[:2]] == ["limit", "central"]
     assert rows[0]["variance"] == 1 and rows[0]["precision"] == "float64"
     assert tables.render("<!-- results:variance -->\n<!-- /results -->", ROOT).count("bridge") == 4

@@ -193,6 +193,8 @@ def cd_matrix(rows: Sequence[results.Row]) -> str:
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
         final = [row for row in own if row["trial"] == "chosen"]
+        if not final:  # stopped before
+            continue
         cells = [means_of([row for row in final if row["data"] == name]) for name in sets]
         fell = sum(row["diverged"] for row in own)
         seconds = statistics.fmean(row["seconds"] for row in final)
