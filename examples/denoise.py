@@ -13,7 +13,7 @@ from fokker.data.images import read_images
 from fokker.data.picture import save_png, to_float
 from fokker.images.denoise import denoise_picture
 from fokker.networks import UNetEnergy
-from fokker.objectives import LevelDCD, LogUniform
+from fokker.objectives import LevelDCD, Limit, LogUniform
 from pathlib import Path
 
 torch.manual_seed(0)
@@ -21,7 +21,7 @@ folder = Path(__file__).parents[1] / "tests/data/mnist-mini"
 digits, others = (read_images(folder, split, size=16) for split in ("train", "test"))
 
 energy = UNetEnergy(channels=1, width=8, blocks=1, attention=(), head=8)
-objective = LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True)
+objective = LevelDCD(LogUniform(0.1, 1.0), Limit(), conditional=True)
 optimizer = torch.optim.Adam(energy.parameters(), 5e-3)
 generator = torch.Generator().manual_seed(0)
 for _ in range(2 if "--quick" in sys.argv else 150):

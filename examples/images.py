@@ -11,7 +11,7 @@ import torch
 from fokker.data.images import read_images
 from fokker.data.picture import save_png
 from fokker.networks import UNetEnergy
-from fokker.objectives import LevelDCD, LogNormal
+from fokker.objectives import LevelDCD, Limit, LogNormal
 from fokker.samplers import Heun, karras
 from pathlib import Path
 
@@ -21,7 +21,7 @@ quick = "--quick" in sys.argv
 digits = read_images(Path(__file__).parents[1] / "tests/data/mnist-mini", size=16)
 generator = torch.Generator().manual_seed(0)
 energy = UNetEnergy(channels=1, width=8, blocks=1, attention=(), head=8)
-objective = LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm")
+objective = LevelDCD(LogNormal(), Limit(), conditional=True, weight="edm")
 optimizer = torch.optim.Adam(energy.parameters(), 5e-3)
 for step in range(2 if quick else 200):
     loss = objective(energy, digits.batch(16, generator)).loss

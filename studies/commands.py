@@ -4,6 +4,8 @@ __all__ = [
     "COMMANDS",
     "Bench",
     "Optima",
+    "ReproduceAblation",
+    "ReproduceCD",
     "ReproduceEstimators",
     "ReproduceMixtures",
     "ReproduceNetworks",
@@ -11,6 +13,7 @@ __all__ = [
     "ReproduceSamples",
     "ReproduceSweep",
     "ReproduceToy",
+    "ReproduceVariance",
     "Tables",
 ]
 
@@ -181,8 +184,8 @@ class ReproduceDenoising:
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     methods: tuple[str, ...] = ()
-    """Only these, as PRESET-METHOD, such as fokker-dcd; by default all but paper-dcd-stein and
-    paper-dcd-path."""
+    """Only these, as PRESET-METHOD, such as fokker-dcd; by default all but paper-dcd-path,
+    paper-dcd-bridge and fokker-dcd-central."""
     device: str = "cpu"
     """The device to train on."""
     steps: int | None = None
@@ -320,6 +323,75 @@ class ReproduceEstimators:
             estimators.run(out, steps=3, batch=16, draws=3, rounds=2, progress=print)
         else:
             estimators.run(self.out or Path("results/estimators.json"), progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceVariance:
+    """Measure variance and bias of the gradient of each form, on two modes and on a U-Net."""
+
+    data: str = "celeba32"
+    """The set of 32×32 color images, by name or as a folder."""
+    data_dir: str | None = None
+    """The folder that holds the named sets; FOKKER_DATA if not given."""
+    draws: int = 32
+    """The number of gradients of each form on the U-Net, even."""
+    batch: int = 8
+    """The number of images of each gradient."""
+    out: Path = Path("results/variance.json")
+    """The file of the figures."""
+
+    def run(self) -> None:
+        from . import variance
+
+        checks.positive_integer(batch=self.batch)
+        own = (self.data, self.data_dir, self.draws, self.batch)
+        variance.run(self.out, *own, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceAblation:
+    """Train the parts of the multi-time divergence one by one on all 2-D sets, three seeds."""
+
+    out: Path = Path("results/ablation.json")
+    """The file of the figures; arms that are in it already are not trained again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 400
+    """The number of steps of each network."""
+    batch: int = 256
+    """The number of points a step."""
+    width: int = 64
+    """The units of a layer."""
+
+    def run(self) -> None:
+        from . import ablation
+
+        checks.positive_integer(steps=self.steps, batch=self.batch, width=self.width)
+        own = (self.out, self.steps, self.batch, self.width)
+        ablation.run(*own, device=self.device, progress=print)
+
+
+@dataclass(frozen=True)
+class ReproduceCD:
+    """Put CD, CD with the term it leaves out, and DCD side by side in 2-D, tuned equally."""
+
+    out: Path = Path("results/cd.json")
+    """The file of the figures; trials that are in it already are not run again."""
+    device: str = "cpu"
+    """The device to train on."""
+    steps: int = 500
+    """The number of steps of each network."""
+    batch: int = 200
+    """The number of points a step."""
+    width: int = 64
+    """The units of a layer."""
+
+    def run(self) -> None:
+        from . import cd
+
+        checks.positive_integer(steps=self.steps, batch=self.batch, width=self.width)
+        own = (self.out, self.steps, self.batch, self.width)
+        cd.run(*own, device=self.device, progress=print)
 
 
 @dataclass(frozen=True)
@@ -543,6 +615,9 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,
         "networks": ReproduceNetworks,
+        "variance": ReproduceVariance,
+        "ablation": ReproduceAblation,
+        "cd": ReproduceCD,
     },
     "bench": Bench,
     "optima": Optima,

@@ -51,7 +51,11 @@ METHODS = (
     ("fokker", "dcd-limit"),
     ("fokker", "reference"),
 )
-VARIANTS = (("paper", "dcd-stein"), ("paper", "dcd-path"))  # only where asked for
+VARIANTS = (  # only where asked for
+    ("paper", "dcd-path"),
+    ("paper", "dcd-bridge"),
+    ("fokker", "dcd-central"),
+)
 SHOWN = 12  # images in the figure
 # "RMSE of denoised images", Luo et al. 2023, Table 4: σ = 0.3, 0.6, 0.9
 PAPER_TABLE_4: dict[str, dict[str, tuple[float, float, float]]] = {
@@ -132,6 +136,7 @@ def judge(run: Run, part: Cell, count: int) -> tuple[list[results.Row], dict[str
                     "data": name_of(part.data),
                     "method": part.method,
                     "preset": part.preset,
+                    "form": results.form_of(run.config.objective),
                     "sigma": sigma,
                     **{k: finite(v) for k, v in found._asdict().items()},
                     "rule": rule,

@@ -28,7 +28,16 @@ from fokker.data import toy
 from fokker.derivatives import Exact, FiniteDifference, Hutchinson, Stein
 from fokker.evolution import Taylor
 from fokker.networks import MLP, WideResNet
-from fokker.objectives import DCD, LevelDCD, Objective, ScoreMatching
+from fokker.objectives import (
+    DCD,
+    Bridge,
+    Central,
+    LevelDCD,
+    Limit,
+    Objective,
+    ScoreMatching,
+    levels,
+)
 from pathlib import Path
 from torch import Tensor, nn
 
@@ -56,10 +65,10 @@ ESTIMATORS: dict[str, dict[str, Objective]] = {
         "finite differences at x_0, pairs": short("start", FiniteDifference(), True),
         "stein at x_t": short("end", Stein(), False),
         "stein at x_t, pairs": short("end", Stein(), True),
-        "level 0.02, path": LevelDCD(0.02, form="path", weight="one"),
-        "level 0.02, stein": LevelDCD(0.02, form="stein", weight="one"),
-        "level 0.02, surrogate": LevelDCD(0.02, form="surrogate", weight="one"),
-        "level 0.02, limit (DSM)": LevelDCD(0.02, form="limit", weight="one"),
+        "level 0.02, bridge": LevelDCD(0.02, Bridge(), weight="one"),
+        "level 0.02, path": LevelDCD(0.02, levels.Path(), weight="one"),
+        "level 0.02, central": LevelDCD(0.02, Central(), weight="one"),
+        "level 0.02, limit (DSM)": LevelDCD(0.02, Limit(), weight="one"),
     },
     **{
         f"points, D = {d}": {
@@ -71,11 +80,11 @@ ESTIMATORS: dict[str, dict[str, Objective]] = {
         for d in (8, 32, 64)
     },
     "images": {
-        "level 0.3, limit (DSM)": LevelDCD(0.3, form="limit"),
-        "level 0.3, path": LevelDCD(0.3, form="path"),
-        "level 0.3, stein": LevelDCD(0.3, form="stein"),
-        "level 0.3, surrogate": LevelDCD(0.3, form="surrogate"),
-        "level 0.3, hutchinson": LevelDCD(0.3, form="hutchinson"),
+        "level 0.3, limit (DSM)": LevelDCD(0.3, Limit()),
+        "level 0.3, central": LevelDCD(0.3, Central()),
+        "level 0.3, bridge": LevelDCD(0.3, Bridge()),
+        "level 0.3, path": LevelDCD(0.3, levels.Path()),
+        "level 0.3, hutchinson": LevelDCD(0.3, levels.Hutchinson()),
         "hutchinson at x_0, pairs": short("start", Hutchinson(), True, 1e-3),
         "finite differences at x_0, pairs": short("start", FiniteDifference(0.05), True, 1e-3),
     },

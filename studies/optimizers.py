@@ -17,7 +17,7 @@ import torch
 from dataclasses import replace
 from fokker import fit
 from fokker.data.picture import to_float
-from fokker.objectives import LevelDCD, LogNormal
+from fokker.objectives import LevelDCD, Limit, LogNormal
 from fokker.runs.config import Config, ImageData, Optimization, UNet
 from fokker.tasks import Run
 from fokker.tasks.image import ImageTask
@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from studies import results
 
-OBJECTIVE = LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm")
+OBJECTIVE = LevelDCD(LogNormal(), Limit(), conditional=True, weight="edm")
 TRIALS = (
     "adam:1.5e-3",
     "adam:3e-3",

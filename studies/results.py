@@ -12,7 +12,7 @@ and every table in the README and the docs is rendered from such a file, between
 a table and its file differ.
 """
 
-__all__ = ["load", "markdown", "render", "save"]
+__all__ = ["form_of", "load", "markdown", "render", "save"]
 
 import json
 import os
@@ -26,6 +26,7 @@ import torch
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from fokker.files import first_line, write_text
+from fokker.objectives import LevelDCD, Objective
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def commit() -> str:
         return "unknown"
     dirty = run("status", "--porcelain", "--untracked-files=no").stdout.strip()
     return head.stdout.strip() + ("+" if dirty else "")
+
+
+def form_of(objective: Objective) -> str | None:
+    r"""Returns the form of a divergence between noise levels with its step; `None` of others."""
+    return repr(objective.form) if isinstance(objective, LevelDCD) else None
 
 
 def hardware(device: str | torch.device = "cpu") -> str:

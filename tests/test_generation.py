@@ -24,11 +24,13 @@ from fokker.objectives import (
     Denoising,
     Grid,
     LevelDCD,
+    Limit,
     LogNormal,
     Noisy,
     Preserving,
     Uniform,
 )
+from fokker.objectives import levels as forms
 from fokker.runs import shipped
 from fokker.runs.checkpoints import Checkpoint
 from fokker.runs.checkpoints import newest as read_checkpoint
@@ -42,7 +44,7 @@ from pathlib import Path
 from studies import results
 
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
-LIMIT = LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm")
+LIMIT = LevelDCD(LogNormal(), Limit(), conditional=True, weight="edm")
 FAST = ("--steps", "4", "--sigma-min", "0.05", "--sigma-max", "20")
 QUICK = Sampling(steps=4, sigma_min=0.05, sigma_max=20.0)
 
@@ -99,7 +101,10 @@ def test_the_presets():
     paper = generation_config("paper", "dcd", data)
     assert paper.network == UNet(96, 2, "sum")
     assert isinstance(paper.objective, LevelDCD)
-    assert (paper.objective.level, paper.objective.form) == (LogNormal(-1.2, 1.2), "hutchinson")
+    assert (paper.objective.level, paper.objective.form) == (
+        LogNormal(-1.2, 1.2),
+        forms.Hutchinson(),
+    )
     ours = generation_config("fokker", "dcd-limit", data, "small", "cuda", time=0.5)
     assert ours.network == UNet(48, 1, "inner", precision="bfloat16") and ours.compile
     assert isinstance(ours.objective, LevelDCD) and ours.objective.time == pytest.approx(0.5)
@@ -505,21 +510,24 @@ def test_levels_forms_and_weights_by_name():
     data = ImageData(MINI)
     for name, law in LEVELS.items():
         found = generation_config("paper", "dcd", data, levels=name).objective
-        assert isinstance(found, LevelDCD) and found.level == law and found.form == "hutchinson"
+        assert (
+            isinstance(found, LevelDCD) and found.level == law and found.form == forms.Hutchinson()
+        )
         found = generation_config("fokker", "reference", data, levels=name).objective
         assert isinstance(found, Denoising) and found.level == law
     assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving}
-    own = generation_config("paper", "dcd", data, form="stein", weight="one", time=0.5).objective
-    assert own == LevelDCD(LogNormal(), 0.2, "stein", True, "one", time=0.5)
+    own = generation_config("paper", "dcd", data, form="bridge", weight="one", time=0.5).objective
+    assert own == LevelDCD(LogNormal(), forms.Bridge(), True, "one", time=0.5)
     for bad, message in (
         ({"levels": "gird"}, "--levels.*did you mean 'grid'"),
         ({"form": "exact"}, "--form"),
         ({"weight": "x"}, "--weight"),
+        ({"form": "limit", "step": 0.1}, r"expected no step for Limit\(\), a limit, got 0.1"),
     ):
         with pytest.raises(ValueError, match=message):
             generation_config("fokker", "dcd", data, **bad)
     with pytest.raises(ValueError, match="expected a form only of an energy"):
-        generation_config("fokker", "reference", data, form="stein")
+        generation_config("fokker", "reference", data, form="bridge")
 
 
 @pytest.mark.slow
@@ -538,10 +546,20 @@ def test_the_laws_at_the_command_line(tmp_path, levels):
         "8",
     ]
     args += ["--steps", "1", "--batch", "2", "--preview", "0", "--objective", "dcd"]
-    main([*args, "--levels", levels, "--form", "stein", "--out", str(tmp_path / "run")])
+    main([
+        *args,
+        "--levels",
+        levels,
+        "--form",
+        "path",
+        "--step",
+        "0.1",
+        "--out",
+        str(tmp_path / "run"),
+    ])
     objective = load(tmp_path / "run").config.objective
     assert isinstance(objective, LevelDCD)
-    assert objective.level == LEVELS[levels] and objective.form == "stein"
+    assert objective.level == LEVELS[levels] and objective.form == forms.Path(0.1)
 
 
 def test_digits_are_not_mirrored(tmp_path, monkeypatch):
@@ -551,9 +569,9 @@ def test_digits_are_not_mirrored(tmp_path, monkeypatch):
     )
     for data in ("mnist", "cifar10"):
         with pytest.raises(ZeroDivisionError):
-            TrainGeneration(data=data, form="stein").run()
+            TrainGeneration(data=data, form="central").run()
     assert [base.data.flip for base, _ in seen] == [False, True]
-    assert seen[0][1] == "mnist-fokker-dcd-stein-15m-0"
+    assert seen[0][1] == "mnist-fokker-dcd-central-15m-0"
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from fokker.app.cli import main
 from fokker.data import sources
 from fokker.data.picture import read_png, save_png, to_uint8
 from fokker.images.denoise import denoise, noisy
-from fokker.objectives import Denoising, LevelDCD, LogUniform, Noisy
+from fokker.objectives import Denoising, LevelDCD, Limit, LogUniform, Noisy
+from fokker.objectives.levels import Hutchinson
 from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.runs.presets import IMAGE_METHODS, image_config
 from fokker.runs.toml import dumps, loads
@@ -33,7 +34,7 @@ SMALL = (Noisy(level=0.3), ResNet(10, 1))  # soon traced
 
 
 def config(
-    objective=LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True),
+    objective=LevelDCD(LogUniform(0.1, 1.0), Limit(), conditional=True),
     network=UNet(width=8, blocks=1),
     **changes,
 ):
@@ -68,7 +69,7 @@ def test_it_resumes_to_the_same_weights_and_stops_by_the_clock(tmp_path):
     ("objective", "network"),
     [
         (Noisy(level=0.3), ResNet(10, 1)),
-        (LevelDCD(0.3, form="hutchinson"), ResNet(10, 1, form="sum")),
+        (LevelDCD(0.3, Hutchinson()), ResNet(10, 1, form="sum")),
         (Denoising(LogUniform(0.1, 1.0)), UNet(8, 1, "denoiser")),
     ],
 )
@@ -103,7 +104,7 @@ def test_training_a_denoiser_lowers_its_error(tmp_path):
 )
 def test_a_run_trained_in_bfloat16_is_judged_in_float32_on_a_cpu(tmp_path, network, capsys):
     r"""Values in bfloat16 are off by nats: on a CPU every command reads the weights in float32."""
-    objective = LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True)
+    objective = LevelDCD(LogUniform(0.1, 1.0), Limit(), conditional=True)
     if isinstance(network, ResNet):
         objective = Noisy(level=0.3)
     elif network.form == "denoiser":

@@ -50,7 +50,7 @@ from fokker.objectives import (
     SlicedScoreMatching,
     Uniform,
 )
-from fokker.objectives.levels import FORMS
+from fokker.objectives.levels import FORMS, Bridge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -170,6 +170,7 @@ class Held:
         return self.energy.denoise(*args)
 
 
+HELD = {"central", "bridge"}  # forms whose points are made by the energy
 # an objective, and how many of its calls of the energy make points that gradients stop at
 POINTS = {
     "dcd": (DCD(), 0),
@@ -184,7 +185,7 @@ POINTS = {
     "recovery": (RecoveryLikelihood(0.3, 3), 3),
 }
 POINTS |= {
-    f"level-dcd {form}": (LevelDCD(0.4, form=form), int(form == "surrogate")) for form in FORMS
+    f"level-dcd {form}": (LevelDCD(0.4, FORMS[form]()), int(form in HELD)) for form in FORMS
 }
 # the choices within an objective
 VARIANTS = {
@@ -204,20 +205,22 @@ VARIANTS |= {
     "ssm plain": (SlicedScoreMatching(3, variance_reduced=False), 0),
     "ed unstable": (EnergyDiscrepancy(0.3, 4, 0.0), 0),
     "recovery law": (RecoveryLikelihood(LogUniform(0.1, 0.5), 3), 3),
-    "level-dcd one": (LevelDCD(0.4, weight="one"), 0),
+    "level-dcd one": (LevelDCD(0.4, weight="one"), 1),
+    "level-dcd four draws": (LevelDCD(0.4, Bridge(0.2, draws=4)), 1),
+    "level-dcd not apart": (LevelDCD(0.4, Bridge(0.2, shift=0.0)), 1),
 }
 POINTED = POINTS | VARIANTS
 LEVELS = {"denoising": (Denoising(LogNormal(), weight="edm"), 0)}
 LEVELS |= {
-    f"level-dcd {type(law).__name__}": (LevelDCD(law, conditional=True), 0)
+    f"level-dcd {type(law).__name__}": (LevelDCD(law, conditional=True), 1)
     for law in (LogUniform(0.1, 2.0), Uniform(0.1, 2.0), Preserving())
 }
-for form in FORMS:
-    own = LevelDCD(LogNormal(), form=form, conditional=True, weight="edm")
-    LEVELS[f"level-dcd {form}"] = (own, int(form == "surrogate"))
-    if form not in {"surrogate", "path"}:
-        own = LevelDCD(Grid(5, 0.1, 2.0), form=form, conditional=True, time=0.7)
-        LEVELS[f"level-dcd {form} time"] = (own, 0)
+for name, form in FORMS.items():
+    own = LevelDCD(LogNormal(), form(), conditional=True, weight="edm")
+    LEVELS[f"level-dcd {name}"] = (own, int(name in HELD))
+    if form().tied:
+        own = LevelDCD(Grid(5, 0.1, 2.0), form(), conditional=True, time=0.7)
+        LEVELS[f"level-dcd {name} time"] = (own, int(name in HELD))
 
 
 def directional(energy, objective, calls, x, state, seed):

@@ -19,6 +19,7 @@ from fokker.objectives import (
     interleave,
 )
 from fokker.objectives.levels import FORMS
+from fokker.objectives.levels import Path as PathForm
 from fokker.runs.config import Config, Network, Optimization, ToyData
 from fokker.runs.toml import dumps, loads
 from pathlib import Path
@@ -31,9 +32,8 @@ script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
 
 QUICK = [script.CASES[name] for name in script.QUICK]
-FURTHER = tuple(form for form in FORMS if form != "stein")  # which is there
-LEVELS = [LevelDCD(0.3, 0.2, form) for form in FURTHER]
-NAMES = (*script.QUICK, *FURTHER)
+LEVELS = [LevelDCD(0.3, form()) for form in FORMS.values()]
+NAMES = (*script.QUICK, *FORMS)
 
 
 def eager(energy, objective):
@@ -154,7 +154,7 @@ def test_slices_take_less_memory():
     weights = sum(p.numel() * p.element_size() for p in energy.parameters())
     peaks = {}
     for slices in (1, 2, 4):
-        step = Step(energy, LevelDCD(0.3), slices=slices)
+        step = Step(energy, LevelDCD(0.3, PathForm()), slices=slices)
         step(x)  # traced
         with Live() as live:
             step(x)
@@ -180,9 +180,8 @@ def test_slices_take_less_memory():
             12,
             "buffer to be a multiple of 4, the number of ranks times slices, got",
         ),
-        (LevelDCD(form="path"), 12, "batch to be a multiple of 8, twice the number .* got 12"),
     ],
-    ids=lambda v: type(v).__name__ if isinstance(v, ScoreMatching | PCD | LevelDCD) else None,
+    ids=lambda v: type(v).__name__ if isinstance(v, ScoreMatching | PCD) else None,
 )
 def test_what_cannot_be_cut_is_named(objective, rows, message):
     step = Step(MLP(width=4), objective, share=Share(1, 2), slices=2)

@@ -14,7 +14,7 @@ from .nets import NETS, Net
 from .timing import bench
 from .. import results
 
-GROWING = ("dcd", "dcd-limit", "dcd-surrogate", "dcd-hutchinson", "cd-1", "cd-10")
+GROWING = ("dcd", "dcd-limit", "dcd-central", "dcd-hutchinson", "cd-1", "cd-10")
 
 
 def growth(

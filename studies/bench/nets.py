@@ -10,12 +10,16 @@ from fokker.objectives import (
     CD,
     DCD,
     PCD,
+    Bridge,
+    Central,
     DenoisingScoreMatching,
     LevelDCD,
+    Limit,
     MultiTimeDCD,
     Objective,
     ScoreMatching,
     SlicedScoreMatching,
+    levels,
 )
 from torch import nn
 from typing import Any
@@ -59,9 +63,10 @@ def objectives_of(net: Net) -> dict[str, Objective]:
             "dcd": DCD(),
             "dcd-pairs": DCD(evolution=Taylor("start"), step=2e-5, antithetic=True),
             "dcd-multi": MultiTimeDCD(),
-            "dcd-limit": LevelDCD(0.05, form="limit"),
-            "dcd-surrogate": LevelDCD(0.05, form="surrogate"),
-            "dcd-hutchinson": LevelDCD(0.05, form="hutchinson"),
+            "dcd-limit": LevelDCD(0.05, Limit()),
+            "dcd-central": LevelDCD(0.05, Central()),
+            "dcd-bridge": LevelDCD(0.05, Bridge()),
+            "dcd-hutchinson": LevelDCD(0.05, levels.Hutchinson()),
             "sm": ScoreMatching(),
             "ssm": SlicedScoreMatching(),
             "dsm": DenoisingScoreMatching(0.05),
@@ -70,11 +75,11 @@ def objectives_of(net: Net) -> dict[str, Objective]:
         }
     own: dict[str, Any] = {"conditional": net.level}
     named: dict[str, Objective] = {
-        "dcd": LevelDCD(form="stein", **own),
-        "dcd-limit": LevelDCD(form="limit", **own),
-        "dcd-surrogate": LevelDCD(form="surrogate", **own),
-        "dcd-path": LevelDCD(form="path", **own),
-        "dcd-hutchinson": LevelDCD(form="hutchinson", **own),
+        "dcd": LevelDCD(form=Bridge(), **own),
+        "dcd-central": LevelDCD(form=Central(), **own),
+        "dcd-limit": LevelDCD(form=Limit(), **own),
+        "dcd-path": LevelDCD(form=levels.Path(), **own),
+        "dcd-hutchinson": LevelDCD(form=levels.Hutchinson(), **own),
     }
     if not net.level:
         named |= {"cd-10": CD(10), "pcd-10": PCD(10), "ssm": SlicedScoreMatching()}

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from collections.abc import Callable
 from contextlib import contextmanager
 from fokker.networks import convolution
-from fokker.objectives import LevelDCD
+from fokker.objectives.levels import Hutchinson
 from torch import Tensor, nn
 from typing import Any
 
@@ -58,7 +58,7 @@ def cheapest_cd(energy: nn.Module, step_size: float) -> Callable[..., Any]:
 def reference(energy: nn.Module, x: Tensor, level: float) -> Run:
     r"""Hutchinson's DCD by eager double backward, as one would write it first."""
     params = [p for p in energy.parameters() if p.requires_grad]
-    step = LevelDCD(level).step * level**2
+    step = Hutchinson().step * level**2
 
     def run() -> Any:
         with textbook_convolutions():

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from typing import Any, Literal
 
-from .parts import METHODS, Clock, Part, Settings
+from .parts import METHODS, VARIANTS, Clock, Part, Settings
 from .. import results, tables
 
 
@@ -29,7 +29,10 @@ class ReproduceGeneration:
     data_dir: str | None = None
     """The folder that holds the named sets; FOKKER_DATA if not given."""
     methods: tuple[str, ...] = ()
-    """Only these, as PRESET-METHOD, such as fokker-dcd-limit; all by default."""
+    """Only these, as PRESET-METHOD, such as fokker-dcd-limit; by default all but paper-dcd-grid,
+    paper-dcd-grid-bridge, fokker-dcd-central and fokker-dcd-vp."""
+    seeds: tuple[int, ...] = (0,)
+    """The seeds of the weights, the data and the noise, a part each."""
     size: str = "15m"
     """The size of the network: small, 15m or large."""
     stage: tuple[Literal["train", "sample", "fid", "figures"], ...] = (
@@ -87,18 +90,22 @@ class ReproduceGeneration:
 
     def parts(self) -> list[Part]:
         r"""Returns the parts that were asked for."""
+        known = {f"{preset}-{method}": (preset, method) for preset, method in METHODS + VARIANTS}
         names = [f"{preset}-{method}" for preset, method in METHODS]
         for name in self.methods:
-            if name not in names:
-                raise checks.unknown(name, names, "a method", "--methods")
+            if name not in known:
+                raise checks.unknown(name, list(known), "a method", "--methods")
+        for seed in self.seeds:
+            checks.seed(seed)
         own: Any = {"steps": self.steps, "batch": self.batch, "restarts": self.restarts}
         if self.quick:
             own |= {"steps": self.steps or 6, "batch": self.batch or 8, "quick": True}
         chosen = self.methods or (("fokker-dcd-limit",) if self.quick else names)
         return [
-            Part(self.data, preset, method, self.size, self.data_dir, self.device, **own)
-            for preset, method in METHODS
-            if f"{preset}-{method}" in chosen
+            Part(self.data, *known[name], self.size, self.data_dir, self.device, **own, seed=seed)
+            for seed in dict.fromkeys(self.seeds)
+            for name in known
+            if name in chosen
         ]
 
     def settings(self) -> Settings:

@@ -84,7 +84,8 @@ def judge(
     assert isinstance(task, ImageTask)
     train = task.images["train"]
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
-    head |= {"size": part.size, "params": weights_of(run)}
+    head |= {"size": part.size, "seed": part.seed, "params": weights_of(run)}
+    head |= {"form": results.form_of(run.config.objective)}
     own = run.config.optimization
     head |= {"muon": own.muon, "restarts": list(own.restarts)}
     where = {"device": results.hardware(part.device), "commit": results.commit()}

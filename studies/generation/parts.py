@@ -29,6 +29,7 @@ __all__ = [
     "GUIDE",
     "METHODS",
     "STAGES",
+    "VARIANTS",
     "Clock",
     "Draw",
     "Part",
@@ -59,6 +60,12 @@ METHODS = (
     ("fokker", "dcd"),
     ("fokker", "dcd-limit"),
     ("fokker", "reference"),
+)
+VARIANTS = (  # only where asked for
+    ("paper", "dcd-grid"),
+    ("paper", "dcd-grid-bridge"),
+    ("fokker", "dcd-central"),
+    ("fokker", "dcd-vp"),
 )
 MIRRORED = ("cifar10", "celeba32")  # sets whose mirror images are as likely
 STEPS = (6, 9, 12, 27)  # of Heun, beside 18
@@ -105,16 +112,20 @@ class Part:
     batch: int | None = None
     quick: bool = False  # a small network, for tests and a first look on a CPU
     restarts: tuple[int, ...] = ()  # steps at which the rate begins anew
+    seed: int = 0
 
     @property
     def name(self) -> str:
-        return f"{Path(self.data).name}-{self.preset}-{self.method}-{self.size}"
+        seed = f"-seed{self.seed}" if self.seed else ""
+        return f"{Path(self.data).name}-{self.preset}-{self.method}-{self.size}{seed}"
 
     @property
     def config(self) -> Config:
         name = Path(self.data).name
         images = ImageData(self.data, self.data_dir, flip=name in MIRRORED)
-        base = generation_config(self.preset, self.method, images, self.size, self.device)
+        base = generation_config(
+            self.preset, self.method, images, self.size, self.device, self.seed
+        )
         given = {"steps": self.steps, "batch": self.batch}
         changed = {k: v for k, v in given.items() if v is not None}
         optimization = replace(base.optimization, **changed, restarts=self.restarts)
@@ -135,8 +146,9 @@ class Part:
 
     @property
     def sampling(self) -> Sampling:
-        r"""The sampler: the paper's levels for its preset, EDM's for ours."""
-        base = Sampling(sigma_min=0.01) if self.preset == "paper" else Sampling()
+        r"""The sampler: the paper's lowest level for its preset and for VP, EDM's else."""
+        low = self.preset == "paper" or self.method == "dcd-vp"  # no lower level is trained
+        base = Sampling(sigma_min=0.01) if low else Sampling()
         return replace(base, steps=4) if self.quick else base
 
 

@@ -31,6 +31,7 @@ from .cost import (
     estimator_table,
     growth_table,
     kernel_table,
+    variance_table,
 )
 from .house import demo_table, house_table, studio_table, trust_table
 from .images import (
@@ -52,6 +53,8 @@ from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
     TOY_HEADER,
+    ablation_matrix,
+    cd_matrix,
     mixture_matrix,
     optima_rows,
     toy_matrix,
@@ -82,6 +85,9 @@ def render(text: str, root: Path) -> str:
         "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
+        "ablation": lambda: ablation_matrix(rows("ablation")),
+        "cd": lambda: cd_matrix(rows("cd")),
+        "variance": lambda: variance_table(rows("variance")),
         "house": lambda: house_table(root / "results/house.json"),
         "demo": lambda: demo_table(root / "results/demo.json"),
         "trust": lambda: trust_table(root / "results/trust.json"),

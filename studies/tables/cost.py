@@ -7,6 +7,7 @@ __all__ = [
     "estimator_table",
     "growth_table",
     "kernel_table",
+    "variance_table",
 ]
 
 from collections.abc import Sequence
@@ -119,3 +120,36 @@ def estimator_table(path: Path) -> str:
             for row in results.load(path)["rows"]
         ],
     )
+
+
+def variance_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns variance and bias of the forms: on a U-Net in two precisions, and the variance and
+    the Fisher gap in percent on two modes, a column a dimension."""
+    modes = [row for row in rows if row["net"] == "two modes"]
+    net = [row for row in rows if row["net"] != "two modes"]
+    dims = sorted({row["dimension"] for row in modes})
+    header = ["form", "U-Net, float32", "U-Net, bfloat16", *(f"D = {d:,}" for d in dims)]
+    lines = []
+    for label in dict.fromkeys(map(form_label, rows)):
+        own = {row["precision"]: row for row in net if form_label(row) == label}
+        cells = []
+        for kind in ("float32", "bfloat16"):
+            row = own.get(kind)
+            cells.append(
+                f"{row['variance']:.2f} ± {row['variance_error']:.2f}" if row is not None else "–"
+            )
+        for d in dims:
+            (row,) = (r for r in modes if (form_label(r), r["dimension"]) == (label, d))
+            cells.append(f"{row['variance']:.2g} / {100 * row['bias']:.1g}")
+        lines.append([label, *cells])
+    return results.markdown(header, lines)
+
+
+def form_label(row: results.Row) -> str:
+    r"""Returns the form of a row with its settings."""
+    own = f", r = {row['step']:g}" if row["step"] else ""
+    if (draws := row.get("draws of the form", 1)) > 1:
+        own += f", {draws} draws"
+    elif row.get("shift") == 0:
+        own += ", not moved apart"
+    return f"{row['form']}{own}"

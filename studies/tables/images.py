@@ -42,10 +42,18 @@ DENOISING_NAMES = {
     ("paper", "dcd"): "paper DCD",
     ("paper", "dcd-stein"): "paper DCD, Stein's Laplacian",
     ("paper", "dcd-path"): "paper DCD, bracket along the path",
+    ("paper", "dcd-bridge"): "paper DCD, bridge",
     ("fokker", "dcd"): "**fokker DCD**",
     ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
+    ("fokker", "dcd-central"): "fokker, δ → 0, central",
     ("fokker", "reference"): "reference denoiser",
 }
+
+
+def label_of(label: str, row: results.Row) -> str:
+    r"""Returns the label of a method; a form that is no longer its own is named."""
+    former = (row["preset"], row["method"]) == ("fokker", "dcd") and "path" in row.get("form", "")
+    return f"{label}, by the path" if former else label
 
 
 def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
@@ -71,7 +79,7 @@ def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             to_paper = own[0]["seconds_to_paper"]
             reached = "–" if to_paper is None else f"{to_paper:.0f}"
             figures = (f"{r['rmse_mean']:.4f}" for r in own)
-            lines.append([name, label, *figures, used, seconds, reached])
+            lines.append([name, label_of(label, own[0]), *figures, used, seconds, reached])
     return lines
 
 
@@ -91,8 +99,12 @@ GENERATION_HEADER = (
 GENERATION_NAMES = {
     ("paper", "dcd"): "paper DCD",
     ("paper", "dcd-limit"): "paper DCD, δ → 0",
+    ("paper", "dcd-grid"): "paper DCD, on its grid",
+    ("paper", "dcd-grid-bridge"): "paper DCD, on its grid, bridge",
     ("fokker", "dcd"): "**fokker DCD**",
     ("fokker", "dcd-limit"): "**fokker, δ → 0 (DSM)**",
+    ("fokker", "dcd-central"): "fokker, δ → 0, central",
+    ("fokker", "dcd-vp"): "fokker DCD, levels of VP",
     ("fokker", "reference"): "reference denoiser",
 }
 
@@ -116,7 +128,14 @@ def minutes_to(rows: Sequence[results.Row], goal: float) -> float | None:
 def model_of(row: results.Row) -> tuple[Any, ...]:
     r"""Returns what tells the models of the generation study apart. Early rows, all by Adam, do
     not say it."""
-    return row["data"], row["preset"], row["method"], row["size"], row.get("muon")
+    return (
+        row["data"],
+        row["preset"],
+        row["method"],
+        row["size"],
+        row.get("muon"),
+        row.get("seed", 0),
+    )
 
 
 def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
@@ -166,7 +185,7 @@ def generation_line(row: results.Row, goals: str) -> list[str]:
     label = GENERATION_NAMES.get(
         (row["preset"], row["method"]), f"{row['preset']} {row['method']}"
     )
-    label += ", Muon" if row.get("muon") else ""
+    label = label_of(label, row) + (", Muon" if row.get("muon") else "")
     params, nfe, seconds = f"{row['params'] / 1e6:.1f}", str(row["nfe"]), row["seconds"]
     if row["kind"] == "guided":
         label += f", guided, w = {row['guidance']:g}"

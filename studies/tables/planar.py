@@ -6,6 +6,8 @@ __all__ = [
     "PAPER_TABLE_2",
     "TOY_HEADER",
     "TOY_NAMES",
+    "ablation_matrix",
+    "cd_matrix",
     "mixture_matrix",
     "optima_rows",
     "toy_matrix",
@@ -142,4 +144,47 @@ def mixture_matrix(rows: Sequence[results.Row]) -> str:
             line += [gap, spread([row["kl"] for row in sound], 1, 3)]
         lines.append(line)
     header = ["method", *(f"{what}, d={d}" for d in dims for what in ("gap %", "KL"))]
+    return results.markdown(header, lines)
+
+
+def means_of(group: Sequence[results.Row]) -> str:
+    r"""Returns gap in %, KL and mass off the data in %, means over the rows that did not diverge,
+    and how many did."""
+    sound = [row for row in group if not row["diverged"]]
+    if not sound:
+        return "diverged"
+    gaps = [row["fisher_gap"] for row in sound]
+    gap = "–" if None in gaps else f"{100 * statistics.fmean(gaps):.2g}"
+    kl = statistics.fmean(row["kl"] for row in sound)
+    off = 100 * statistics.fmean(row["off_mass"] for row in sound)
+    fell = len(group) - len(sound)
+    return f"{gap} / {kl:.2g} / {off:.2g}" + (f"; {fell} diverged" if fell else "")
+
+
+def ablation_matrix(rows: Sequence[results.Row]) -> str:
+    r"""Returns the parts of the multi-time divergence: one line an arm, one column a set."""
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    lines = [
+        [arm, *(means_of([r for r in rows if (r["arm"], r["data"]) == (arm, s)]) for s in sets)]
+        for arm in dict.fromkeys(row["arm"] for row in rows)
+    ]
+    return results.markdown(["gap % / KL / off %", *sets], lines)
+
+
+def cd_matrix(rows: Sequence[results.Row]) -> str:
+    r"""Returns CD with and without its term beside DCD: the chosen value of each method on each
+    set, and how many of its trials diverged."""
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    header = ["gap % / KL / off %", "step", *sets, "diverged, of all trials", "seconds"]
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        final = [row for row in own if row["trial"] == "chosen"]
+        if not final:  # stopped before
+            continue
+        cells = [means_of([row for row in final if row["data"] == name]) for name in sets]
+        fell = sum(row["diverged"] for row in own)
+        seconds = statistics.fmean(row["seconds"] for row in final)
+        step = f"{final[0]['value']:g}"
+        lines.append([method, step, *cells, f"{fell} of {len(own)}", f"{seconds:.1f}"])
     return results.markdown(header, lines)

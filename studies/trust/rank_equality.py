@@ -24,7 +24,9 @@ from fokker.networks import MLP
 from fokker.objectives import (
     CD,
     DCD,
+    FORMS,
     PCD,
+    Bridge,
     Denoising,
     DenoisingScoreMatching,
     EnergyDiscrepancy,
@@ -38,6 +40,7 @@ from fokker.objectives import (
     ScoreMatching,
     SlicedScoreMatching,
 )
+from fokker.objectives.levels import form_of
 from pathlib import Path
 from studies.trust import record
 from torch import Tensor
@@ -71,14 +74,17 @@ CASES: dict[str, Objective] = {
     "noisy multi-time": Noisy(MultiTimeDCD(points=4), 0.3),
     "denoising": Denoising(LAW),
     **{
-        f"level {form}, {name}": LevelDCD(level, 0.2, form, conditional=name != "one level")
-        for form in ("stein", "hutchinson", "surrogate", "path", "limit")
+        f"level {label}, {name}": LevelDCD(level, form, conditional=name != "one level")
+        for label, form in (
+            *((label, form_of(label)) for label in FORMS),
+            ("bridge of three", Bridge(0.2, draws=3)),
+        )
         for name, level in (("one level", 0.3), ("log-normal", LogNormal()), ("log-uniform", LAW))
     },
 }
 QUICK = (  # one of each objective, with the draws and the state that are hard to share
     "dcd hutchinson", "multi-time", "cd", "pcd data", "sm", "ssm, not reduced", "dsm", "ed",
-    "recovery", "noisy pcd", "denoising", "level stein, log-normal",
+    "recovery", "noisy pcd", "denoising", "level bridge of three, log-normal",
 )  # fmt: skip
 BATCH = 16
 

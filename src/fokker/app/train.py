@@ -189,7 +189,8 @@ class TrainDenoising(Train):
     preset: str = "fokker"
     """The settings: paper or fokker."""
     objective: str = "dcd-limit"
-    """The method: dcd, cd (paper); dcd, dcd-limit, reference (fokker)."""
+    """The method: dcd, dcd-path, dcd-bridge, cd (paper); dcd, dcd-central, dcd-limit, reference
+    (fokker)."""
 
     def run(self) -> None:
         images = ImageData(self.data)
@@ -219,11 +220,17 @@ class TrainGeneration(Train):
     preset: str = "fokker"
     """The settings: paper or fokker."""
     objective: str = "dcd-limit"
-    """The method: dcd, dcd-limit (paper); dcd, dcd-surrogate, dcd-limit, reference (fokker)."""
+    """The method: dcd, dcd-grid, dcd-grid-bridge, dcd-limit (paper); dcd, dcd-central, dcd-limit,
+    dcd-vp, reference (fokker)."""
     size: str = "15m"
     """The size of the network: small, 15m or large."""
     levels: str | None = None
     """The law of the noise levels: log-normal, uniform, grid or vp; the preset's if not given."""
+    form: str | None = None
+    """The form of the divergence: limit, central, bridge, path or hutchinson; that of the method
+    if not given."""
+    step: float | None = None
+    """The step of the form, a share of the variance of the noise; its own if not given."""
     adam_alone: bool = False
     """Move all weights by Adam, without Muon."""
 
@@ -231,13 +238,13 @@ class TrainGeneration(Train):
         images = ImageData(self.data)
         images = replace(images, flip=self.flip and images.title not in DIGITS)
         device, seed = self.given("device", "cpu"), self.given("seed", 0)
+        own = {"levels": self.levels, "form": self.form, "step": self.step}
         base = generation_config(
-            self.preset, self.objective, images, self.size, device, seed, levels=self.levels
+            self.preset, self.objective, images, self.size, device, seed, **own
         )
         if self.adam_alone:
             base = replace(base, optimization=replace(base.optimization, muon=None))
-        form = self.given("form", None)
-        method = self.objective if form is None else f"dcd-{form}"
+        method = self.objective if self.form is None else f"dcd-{self.form}"
         run = self.train(base, f"{images.title}-{self.preset}-{method}-{self.size}-{seed}")
         self.report(run, f"images: fokker sample {run.path} -n 64 -o samples.png")
 

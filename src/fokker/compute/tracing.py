@@ -21,7 +21,7 @@ import operator
 import torch
 import torch.utils._pytree as pytree
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
@@ -59,18 +59,42 @@ class Draw:
                 return torch.randint(self.low, self.high, self.shape, **own)
 
 
-def draw_of(target: Any, args: Sequence[Any], like: Tensor) -> Draw | None:
+def refused(target: torch._ops.OpOverload) -> ValueError:
+    r"""Returns the error for an operation whose draws cannot be an input."""
+    return ValueError(
+        f"expected draws by randn, rand, randint or randperm in a traced function, got {target}"
+    )
+
+
+def dropout_of(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> float | None:
+    r"""Returns the rate of the dropout within an operation, such as fused attention; `None` if it
+    has none."""
+    for argument in target._schema.arguments:
+        if argument.name == "dropout_p":
+            return given.get("dropout_p", argument.default_value)
+    return None
+
+
+def draw_of(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: Tensor
+) -> Draw | None:
     r"""Returns the draw that an operation makes, `None` if it makes none.
 
     Arguments:
         target: The operation.
-        args: Its arguments.
+        args: Its arguments by position.
+        kwargs: Its arguments by name.
         like: What it returns.
     """
     if not isinstance(target, torch._ops.OpOverload):
         return None
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return None
+    names = (argument.name for argument in target._schema.arguments)
+    if dropout_of(target, dict(zip(names, args, strict=False)) | dict(kwargs)) == 0:
+        return None
+    if not isinstance(like, Tensor):
+        raise refused(target)
     own = (tuple(like.shape), like.dtype, like.device)
     match target.overloadpacket:
         case aten.randn | aten.randn_like:
@@ -82,9 +106,7 @@ def draw_of(target: Any, args: Sequence[Any], like: Tensor) -> Draw | None:
         case aten.randint:
             bounds = [a for a in args if isinstance(a, int)]
             return Draw("integer", *own, *([0, *bounds] if len(bounds) == 1 else bounds))
-    raise ValueError(
-        f"expected draws by randn, rand, randint or randperm in a traced function, got {target}"
-    )
+    raise refused(target)
 
 
 class Drawing(TorchDispatchMode):
@@ -98,7 +120,7 @@ class Drawing(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if (draw := draw_of(func, args, out)) is not None:
+        if (draw := draw_of(func, args, kwargs or {}, out)) is not None:
             self.draws.append(draw)
         return out
 
@@ -215,7 +237,7 @@ def trace(
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        if (draw := draw_of(node.target, node.args, node.meta.get("val"))) is None:
+        if (draw := draw_of(node.target, node.args, node.kwargs, node.meta.get("val"))) is None:
             continue
         with graph.graph.inserting_before(inputs_end):
             noise = graph.graph.placeholder(f"noise_{len(draws)}")

@@ -4,21 +4,26 @@ from .base import WHOLE, Objective, Output, Share, interleave
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
 from .laws import Grid, LogNormal, LogUniform, Preserving, Uniform, lens
-from .levels import Denoising, LevelDCD, Noisy
+from .levels import FORMS, Bridge, Central, Denoising, Form, LevelDCD, Limit, Noisy
 from .recovery import RecoveryLikelihood
 from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
 
 __all__ = [
     "CD",
     "DCD",
+    "FORMS",
     "OBJECTIVES",
     "PCD",
     "WHOLE",
+    "Bridge",
+    "Central",
     "Denoising",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
+    "Form",
     "Grid",
     "LevelDCD",
+    "Limit",
     "LogNormal",
     "LogUniform",
     "MultiTimeDCD",

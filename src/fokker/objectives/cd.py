@@ -13,6 +13,18 @@ limit where it vanishes.) As :math:`T \to 0` what is kept is half of the true gr
 direction. Its expected value at the truth is zero, but for the :math:`O(h)` bias of the
 discretized chain.
 
+**The term that is left out** is :math:`-\partial_\theta \mathrm{KL}(p_T \| p_\theta)` through
+:math:`p_T` alone. With x the end of a chain as a function of :math:`\theta`,
+
+.. math:: L_{KL} = \mathbb{E} \, \mathrm{sg}[E](x) - H[p_T]
+
+has the gradient of that KL: the first part pulls ends downhill, and the entropy H drives them
+apart. H is estimated by distances :math:`\rho` to the third neighbor among the ends,
+:math:`D \, \mathbb{E} \log \rho` up to a constant. So :math:`L_{CD} + w L_{KL}` has with
+:math:`w = -1` the whole gradient of the divergence. Du et al. (2020) add it with :math:`w = +1`,
+which minimizes the KL: as :math:`T \to 0` it takes away the half that the stop-gradient keeps,
+and it asks of the energy that its chains mix.
+
 PCD starts the chains where they ended, from a buffer of particles; a share of them restarts each
 time. Row i of a batch of B draws one of the particles i, i + B, i + 2B, ..., each as likely: every
 particle comes up as often as in a random subset, and many ranks can share the buffer without a
@@ -23,15 +35,18 @@ __all__ = ["CD", "PCD", "Particles"]
 
 import torch
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from torch import Tensor
 from typing import ClassVar, Literal, NamedTuple
 
 from .base import WHOLE, Objective, Output, Share
 from .. import checks
-from ..derivatives import EnergyLike, value
+from ..derivatives import EnergyLike, gradient, value
 from ..diffusions import Langevin
-from ..shapes import align, constant
+from ..shapes import align, constant, dimension, dot
+
+NEIGHBOR = 3  # in the plane the gradient by the first neighbor has no variance
 
 
 def langevin(
@@ -40,13 +55,15 @@ def langevin(
     steps: int,
     step_size: Tensor,
     generator: torch.Generator | None,
+    graph: bool = False,
 ) -> Tensor:
-    r"""Returns where Langevin chains end after `steps` Euler–Maruyama steps, with no graph.
+    r"""Returns where Langevin chains end after `steps` Euler–Maruyama steps.
 
-    The step size is one for all, :math:`()`, or one a chain, :math:`(B)`.
+    The step size is one for all, :math:`()`, or one a chain, :math:`(B)`. The ends depend on the
+    parameters of the energy if a `graph` is asked for.
     """
     diffusion, zero = Langevin(energy), torch.zeros_like(step_size)
-    with torch.no_grad():
+    with nullcontext() if graph else torch.no_grad():
         for _ in range(steps):
             mean, std = diffusion.kernel(x, zero, step_size)
             z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
@@ -61,6 +78,37 @@ def contrast(energy: EnergyLike, data: Tensor, model: Tensor) -> tuple[Tensor, d
     return positive - negative, {"energy": positive.detach(), "negative": negative.detach()}
 
 
+def divergence_of_ends(energy: EnergyLike, x: Tensor) -> Tensor:
+    r"""Returns a loss with the gradient of :math:`\mathrm{KL}(p_T \| p_\theta)` through the ends x
+    of chains alone."""
+    with torch.no_grad():
+        slope = gradient(energy, x)[1]
+        flat = x.flatten(1)
+        squares = flat.square().sum(1)
+        apart = squares[:, None] + squares - 2 * flat @ flat.T
+        neighbor = torch.topk(apart, NEIGHBOR + 1, largest=False).indices[:, -1]
+    between = x - x[neighbor]
+    entropy = dimension(x) / 2 * torch.log(dot(between, between))
+    return (dot(slope, x) - entropy).mean()
+
+
+def with_term(
+    loss: Tensor, info: dict[str, Tensor], weight: float, energy: EnergyLike, ends: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    r"""Returns a loss and its diagnostics with the weighted term of the ends of chains."""
+    term = divergence_of_ends(energy, ends)
+    return loss + weight * term, {**info, "term": term.detach()}
+
+
+def check_term(weight: float, share: Share) -> None:
+    r"""Raises if a term is asked of a part of the rows, as neighbors are sought among all."""
+    if weight and share.ranks > 1:
+        raise ValueError(
+            f"expected no term with several ranks or slices, got term={weight} for"
+            f" {share.ranks} of them"
+        )
+
+
 @dataclass(frozen=True)
 class CD(Objective):
     r"""Creates contrastive divergence with k Langevin steps from the data, CD-k.
@@ -69,18 +117,36 @@ class CD(Objective):
 
     References:
         | Training Products of Experts by Minimizing Contrastive Divergence (Hinton, 2002)
+        | Improved Contrastive Divergence Training of Energy Based Models (Du et al., 2020)
+        | https://arxiv.org/abs/2012.01316
 
     Arguments:
         steps: The number k of Langevin steps.
         step_size: The step size :math:`h > 0` of each, a time of `fokker.diffusions.Langevin`.
+        term: The weight w of the term that the stop-gradient leaves out: -1 for the whole gradient
+            of the divergence, 1 as Du et al. add it, 0 for none. It differentiates through the
+            chain.
     """
 
     steps: int = 10
     step_size: float = 1e-3
+    term: float = 0.0
 
     def __post_init__(self) -> None:
         checks.positive_integer(steps=self.steps)
         checks.positive(step_size=self.step_size)
+        checks.between(-1e6, 1e6, term=self.term)
+
+    def part(
+        self,
+        energy: EnergyLike,
+        x: Tensor,
+        state: None = None,
+        generator: torch.Generator | None = None,
+        share: Share = WHOLE,
+    ) -> Output:
+        check_term(self.term, share)
+        return super().part(energy, x, state, generator, share)
 
     def compute(
         self,
@@ -89,8 +155,11 @@ class CD(Objective):
         state: None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        model = langevin(energy, x, self.steps, constant(self.step_size, x), generator)
-        loss, info = contrast(energy, x, model)
+        size, graph = constant(self.step_size, x), self.term != 0
+        ends = langevin(energy, x, self.steps, size, generator, graph)
+        loss, info = contrast(energy, x, ends.detach())
+        if graph:
+            loss, info = with_term(loss, info, self.term, energy, ends)
         return Output(loss, None, info)
 
 
@@ -125,6 +194,8 @@ class PCD(Objective):
         restart: The share of chains that start anew, between 0 and 1.
         source: Where chains start: `"noise"`, a Gaussian with the mean and standard deviation of
             the batch in each coordinate, or `"data"`, points of the batch.
+        term: The weight w of the term that the stop-gradient leaves out, as in `CD`, through the k
+            steps of the call.
 
     Example:
         >>> from fokker.energies import Quadratic
@@ -140,6 +211,7 @@ class PCD(Objective):
     buffer: int = 10_000
     restart: float = 0.05
     source: Literal["noise", "data"] = "noise"
+    term: float = 0.0
 
     carries: ClassVar[type] = Particles
 
@@ -148,6 +220,7 @@ class PCD(Objective):
         checks.positive(step_size=self.step_size)
         checks.between(0, 1, restart=self.restart)
         checks.one_of(("noise", "data"), source=self.source)
+        checks.between(-1e6, 1e6, term=self.term)
 
     def fresh(self, x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
         r"""Returns `n` new starting points of chains."""
@@ -164,6 +237,7 @@ class PCD(Objective):
         generator: torch.Generator | None = None,
         share: Share = WHOLE,
     ) -> Output:
+        check_term(self.term, share)
         own, N = share(x), share.even(buffer=self.buffer)
         particles = self.fresh(x, N, generator) if state is None else state.x
         if len(own) > len(particles) or particles.shape[1:] != x.shape[1:]:
@@ -178,6 +252,10 @@ class PCD(Objective):
         which = row + B * torch.minimum((u * among).long(), among - 1)  # u n may round up to n
         anew = torch.rand(B, generator=generator, device=x.device) < self.restart
         start = torch.where(align(anew, x), self.fresh(x, B, generator), particles[which])
-        model = langevin(energy, start, self.steps, constant(self.step_size, x), generator)
+        size, graph = constant(self.step_size, x), self.term != 0
+        ends = langevin(energy, start, self.steps, size, generator, graph)
+        model = ends.detach()
         loss, info = contrast(energy, own, model)
+        if graph:
+            loss, info = with_term(loss, info, self.term, energy, ends)
         return Output(loss, Particles(particles.index_put((which,), model)), info)

@@ -14,24 +14,26 @@ divergence; the other methods run under the same conditions, so that what differ
 **Images.** `paper`: data with noise 0.3, WRN-16-8 on the grey sets and WRN-28-10 on the others,
 batch 128, Adam (0.9, 0.99) at 2e-4; DCD with a step of variance 0.018, its Laplacian by
 Hutchinson's estimator, and CD with one Langevin step of 0.018; the number of steps, which the
-paper does not give, is 1,000, at a constant rate and without an average of the weights;
-`dcd-stein` and `dcd-path` change one thing each, the Laplacian and then the place of the bracket.
-`fokker`: one U-Net energy of every level from 0.05 to 1.2, log-uniform, 800 steps of 256 with a
-cosine schedule; `dcd` is the divergence of finite step with its bracket along the path,
-`dcd-limit` its limit, which is denoising score matching. `reference` is the same U-Net as a plain
-denoiser, trained on as many images. On a GPU all run in bfloat16.
+paper does not give, is 1,000, at a constant rate and without an average of the weights; `dcd-path`
+and `dcd-bridge` change the form alone. `fokker`: one U-Net energy of every level from 0.05 to 1.2,
+log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of a finite step,
+:math:`\delta = 0.02 \sigma^2`, by its bridge, `dcd-limit` its limit, which is denoising score
+matching, and `dcd-central` the limit without a second derivative. `reference` is the same U-Net as
+a plain denoiser, trained on as many images. On a GPU all run in bfloat16.
 
 **Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in
 the paper and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the
 last pooling; Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a
 mean it hardly learned; the step of the divergence, which `dcd` takes as in the denoising study,
-:math:`\delta = 0.2 \sigma^2`, although that is too long (`fokker.objectives.levels`), and
-`dcd-limit` to zero; the weight of a level, :math:`\sigma^2`, that of the divergence itself where
-nothing is divided by its :math:`\delta`; rate, schedule, batch and an average of the weights,
-ours, since with the 2e-4 of its other image study it hardly learned at the start; the encoder,
-ours, at the same size. `fokker`: the full U-Net with inner product, weight `edm`, a cosine
-schedule; methods as for denoising, but for a step of :math:`0.02 \sigma^2`, which sampling through
-the levels asks for. Kernels and matrices inside the U-Net are moved by Muon
+:math:`\delta = 0.2 \sigma^2`, although that is too long (`fokker.objectives.levels.hutchinson`),
+`dcd-limit` to zero, and `dcd-grid` from each level of a `Grid` to the next, :math:`\delta_i =
+t_i^2 - t_{i-1}^2`, 1,000 intervals spaced as in EDM, since the paper gives no number
+(`dcd-grid-bridge`: the same with a bridge in the place of its form); the weight of a level,
+:math:`\sigma^2`, that of the divergence itself where nothing is divided by its :math:`\delta`;
+rate, schedule, batch and an average of the weights, ours, since with the 2e-4 of its other image
+study it hardly learned at the start; the encoder, ours, at the same size. `fokker`: the full U-Net
+with inner product, weight `edm`, a cosine schedule; methods as for denoising, and `dcd-vp`, the
+levels of a VP diffusion. Kernels and matrices inside the U-Net are moved by Muon
 (`fokker.compute.muon`) at 0.01, all else by Adam. The rates rise over the first 1,000 steps.
 Sizes: `SIZES`.
 """
@@ -51,7 +53,7 @@ __all__ = [
 ]
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .config import (
     Config,
@@ -70,11 +72,14 @@ from ..objectives import (
     CD,
     DCD,
     PCD,
+    Bridge,
+    Central,
     Denoising,
     DenoisingScoreMatching,
     EnergyDiscrepancy,
     Grid,
     LevelDCD,
+    Limit,
     LogNormal,
     LogUniform,
     MultiTimeDCD,
@@ -86,7 +91,8 @@ from ..objectives import (
     SlicedScoreMatching,
     Uniform,
 )
-from ..objectives.levels import FORMS, WEIGHTS
+from ..objectives import levels as forms
+from ..objectives.levels import FORMS, WEIGHTS, form_of, with_step
 
 
 class Preset(NamedTuple):
@@ -165,14 +171,15 @@ def preset(name: str = "fokker", method: str = "dcd", data: str = "rings") -> Co
 LAW = LogUniform(0.05, 1.2)
 IMAGE_METHODS: dict[str, dict[str, Objective]] = {
     "paper": {
-        "dcd": LevelDCD(0.3, 0.2, "hutchinson", weight="one"),
-        "dcd-stein": LevelDCD(0.3, 0.2, "stein", weight="one"),
-        "dcd-path": LevelDCD(0.3, 0.2, "path", weight="one"),
+        "dcd": LevelDCD(0.3, forms.Hutchinson(0.2), weight="one"),
+        "dcd-path": LevelDCD(0.3, forms.Path(0.2), weight="one"),
+        "dcd-bridge": LevelDCD(0.3, Bridge(0.02), weight="one"),
         "cd": Noisy(CD(1, 0.018), 0.3),
     },
     "fokker": {
-        "dcd": LevelDCD(LAW, 0.2, "path", conditional=True),
-        "dcd-limit": LevelDCD(LAW, form="limit", conditional=True),
+        "dcd": LevelDCD(LAW, Bridge(0.02), conditional=True),
+        "dcd-central": LevelDCD(LAW, Central(), conditional=True),
+        "dcd-limit": LevelDCD(LAW, Limit(), conditional=True),
         "reference": Denoising(LAW),
     },
 }
@@ -218,15 +225,16 @@ def image_config(
 
 GENERATION_METHODS: dict[str, dict[str, Objective]] = {
     "paper": {
-        "dcd": LevelDCD(LogNormal(), 0.2, "hutchinson", conditional=True, weight="variance"),
-        "dcd-limit": LevelDCD(
-            LogNormal(), form="hutchinson-limit", conditional=True, weight="variance"
-        ),
+        "dcd": LevelDCD(LogNormal(), forms.Hutchinson(0.2), True, "variance"),
+        "dcd-limit": LevelDCD(LogNormal(), forms.Hutchinson(0.0), True, "variance"),
+        "dcd-grid": LevelDCD(Grid(), forms.Hutchinson(), True, "variance"),
+        "dcd-grid-bridge": LevelDCD(Grid(), Bridge(), True, "variance"),
     },
     "fokker": {
-        "dcd": LevelDCD(LogNormal(), 0.02, "path", conditional=True, weight="edm"),
-        "dcd-surrogate": LevelDCD(LogNormal(), 0.05, "surrogate", conditional=True, weight="edm"),
-        "dcd-limit": LevelDCD(LogNormal(), form="limit", conditional=True, weight="edm"),
+        "dcd": LevelDCD(LogNormal(), Bridge(0.02), True, "edm"),
+        "dcd-central": LevelDCD(LogNormal(), Central(), True, "edm"),
+        "dcd-limit": LevelDCD(LogNormal(), Limit(), True, "edm"),
+        "dcd-vp": LevelDCD(Preserving(), Bridge(0.02), True, "edm"),
         "reference": Denoising(LogNormal(), weight="edm"),
     },
 }
@@ -268,6 +276,7 @@ def generation_config(
     time: float = 0.0,
     levels: str | None = None,
     form: str | None = None,
+    step: float | None = None,
     weight: str | None = None,
 ) -> Config:
     r"""Returns the configuration of an energy of images at every level, to generate from.
@@ -281,7 +290,8 @@ def generation_config(
         seed: The seed.
         time: The weight of the time score of `LevelDCD`.
         levels: The law of the noise levels, a name in `LEVELS`; that of the preset if not given.
-        form: The estimator of `LevelDCD`, by its name there; that of the method if not given.
+        form: The form of `LevelDCD`, a name in `FORMS`; that of the method if not given.
+        step: The step of the form; its own if not given.
         weight: The weight of a level: one, variance or edm; that of the preset if not given.
     """
     if name not in GENERATION_METHODS:
@@ -291,22 +301,27 @@ def generation_config(
         raise unknown(method, list(methods), f"an objective of preset {name!r}", "--objective")
     if size not in SIZES:
         raise unknown(size, list(SIZES), "a size", "--size")
-    known = {"levels": tuple(LEVELS), "form": FORMS, "weight": WEIGHTS}
+    known = {"levels": tuple(LEVELS), "form": tuple(FORMS), "weight": WEIGHTS}
     given = {"levels": levels, "form": form, "weight": weight}
     for key, value in given.items():
         if value is not None and value not in known[key]:
             raise unknown(value, list(known[key]), f"a value of {key}", f"--{key}")
-    own = {"time": time or None, "form": form, "weight": weight}
-    own["level"] = None if levels is None else LEVELS[levels]
     objective = methods[method]
     assert isinstance(objective, LevelDCD | Denoising)
-    if isinstance(objective, Denoising) and (time or form):
-        what = "a time score" if time else "a form"
-        raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
-    objective = replace(objective, **{k: v for k, v in own.items() if v is not None})
+    options: dict[str, Any] = {"time": time or None, "weight": weight}
+    options["level"] = None if levels is None else LEVELS[levels]
+    if isinstance(objective, Denoising):
+        if time or form or step is not None:
+            what = "a time score" if time else "a form"
+            raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
+    elif form is not None:
+        options["form"] = form_of(form, step)
+    elif step is not None:
+        options["form"] = with_step(objective.form, step)
+    objective = replace(objective, **{k: v for k, v in options.items() if v is not None})
     fast = device != "cpu"
     width, blocks = SIZES[size]
-    form = "denoiser" if method == "reference" else "sum" if name == "paper" else "inner"
+    shape = "denoiser" if method == "reference" else "sum" if name == "paper" else "inner"
     precision = "bfloat16" if fast else "float32"
     muon = None if name == "paper" else MUON
     optimization = Optimization(
@@ -315,7 +330,7 @@ def generation_config(
     return Config(
         data,
         objective,
-        UNet(width, blocks, form, precision=precision),
+        UNet(width, blocks, shape, precision=precision),
         optimization,
         seed,
         device,

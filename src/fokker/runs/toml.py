@@ -22,8 +22,10 @@ from ..derivatives import LAPLACIANS
 from ..diffusions import DIFFUSIONS
 from ..evolution import EVOLUTIONS
 from ..objectives import (
+    FORMS,
     OBJECTIVES,
     Grid,
+    LevelDCD,
     LogNormal,
     LogUniform,
     Preserving,
@@ -39,6 +41,7 @@ REGISTRIES: list[Mapping[str, type]] = [
     DIFFUSIONS,
     EVOLUTIONS,
     LAPLACIANS,
+    FORMS,
     DATA,
     NETWORKS,
     {
@@ -109,6 +112,27 @@ def alternatives(annotation: Any) -> tuple[type, ...]:
     return (annotation,)
 
 
+def with_form(value: dict[str, Any], where: str) -> dict[str, Any]:
+    r"""Returns the image of a `LevelDCD` whose form is a name with the step beside it, as it was
+    saved before forms were tables."""
+    value = dict(value)
+    name, step = value.pop("form"), value.pop("step", 0.2)
+    forms: dict[str, dict[str, Any]] = {
+        "limit": {"kind": "limit"},
+        "path": {"kind": "path", "step": step},
+        "hutchinson": {"kind": "hutchinson", "step": step},
+        "hutchinson-limit": {"kind": "hutchinson", "step": 0.0},
+    }
+    if name in {"stein", "surrogate"}:
+        raise ValueError(
+            f"expected a form of this version at {where}.form ({', '.join(FORMS)}), got {name!r},"
+            " which it no longer has: bridge is in its place, so train again"
+        )
+    if name not in forms:
+        raise checks.unknown(name, list(FORMS), "a form", f"{where}.form")
+    return {**value, "form": forms[name]}
+
+
 def decode(annotation: Any, value: object, where: str = "config") -> Any:
     r"""Returns the configuration of a type whose image is `value`."""
     types_ = alternatives(annotation)
@@ -131,6 +155,8 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
             target = plain[0]
         else:
             raise ValueError(f"expected a plain value at {where}, got a table")
+        if target is LevelDCD and isinstance(value.get("form"), str):
+            value = with_form(value, where)
         hints = typing.get_type_hints(target)
         fields = [field.name for field in dataclasses.fields(target)]
         for key in value:
