@@ -1,0 +1,57 @@
+r"""Explanations: which columns make a row odd, and the nearest likely row.
+
+The **nearest likely row** :math:`x_0` of a row x is the nearest, in standardized units, of the
+training rows that are less odd than half of them. The surprise S of x above that of :math:`x_0` is
+an integral along the straight line between them,
+
+.. math:: S(x) - S(x_0) = \sum_d c_d, \quad
+    c_d = (x_d - x_{0,d}) \int_0^1 \partial_d S\big(x_0 + t (x - x_0)\big) \, dt ,
+
+and so a sum over columns (integrated gradients): :math:`c_d` is what column d adds. The gradient
+of the energy is minus the score, which says where the row would move. The coordinates of one
+column (categories, and the mark of a missing value) are added up.
+
+References:
+    | Axiomatic Attribution for Deep Networks (Sundararajan et al., 2017)
+    | https://arxiv.org/abs/1703.01365
+"""
+
+__all__ = ["contributions", "nearest"]
+
+import torch
+
+from collections.abc import Callable
+from torch import Tensor
+
+STEPS = 32  # of the integral, at the middles of equal parts
+
+
+def nearest(rows: Tensor, surprise: Tensor, x: Tensor) -> Tensor:
+    r"""Returns the index of the nearest likely row of each point.
+
+    Arguments:
+        rows: The rows to choose from, :math:`(N, d)`.
+        surprise: Their surprise, :math:`(N)`.
+        x: The points, :math:`(B, d)`.
+    """
+    likely = (surprise <= surprise.median()).nonzero()[:, 0]
+    return likely[torch.cdist(x, rows[likely]).argmin(1)]
+
+
+def contributions(
+    surprise: Callable[[Tensor], Tensor], x: Tensor, start: Tensor, steps: int = STEPS
+) -> Tensor:
+    r"""Returns what each coordinate adds to the surprise between two rows, :math:`(B, d)`.
+
+    Arguments:
+        surprise: The surprise, :math:`(B, d) \to (B)`, differentiable.
+        x: The rows, :math:`(B, d)`.
+        start: The rows to compare with, :math:`(B, d)`.
+        steps: The number of points of the integral.
+    """
+    total = torch.zeros_like(x)
+    for k in range(steps):
+        y = (start + (k + 0.5) / steps * (x - start)).requires_grad_()
+        with torch.enable_grad():
+            total += torch.autograd.grad(surprise(y).sum(), y)[0]
+    return (x - start) * total / steps
