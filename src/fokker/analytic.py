@@ -273,6 +273,7 @@ def maximize(
     generator: torch.Generator | None,
     iterations: int = ITERATIONS,
     pooled: bool = False,
+    shrink: float = 1.0,
 ) -> GaussianMixture:
     r"""Returns the mixture at which expectation maximization arrives from means at points far
     apart.
@@ -285,6 +286,7 @@ def maximize(
         iterations: The largest number of iterations.
         pooled: Whether a covariance is shrunk to the mean diagonal of all components, not to its
             own, which says little where components have few points.
+        shrink: How many points with that diagonal a component is given, as a multiple of D.
     """
     n, d = x.shape
     center = x.mean(0)  # moments about it do not cancel
@@ -309,8 +311,9 @@ def maximize(
         diagonals = moments.diagonal(dim1=1, dim2=2) / count[:, None]
         if pooled:
             diagonals = (weights @ diagonals).expand(components, d)
-        size = count[:, None, None]
-        covariances = (moments + d * torch.diag_embed(diagonals)) / (size + d) + floor**2 * eye
+        size, more = count[:, None, None], shrink * d
+        shrunk = (moments + more * torch.diag_embed(diagonals)) / (size + more)
+        covariances = shrunk + floor**2 * eye
     return GaussianMixture(means + center, covariances.contiguous(), weights)
 
 

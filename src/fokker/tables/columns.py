@@ -4,8 +4,8 @@ A table is an array :math:`(N, D)` or a pandas frame. Each of its columns become
 coordinates, in float64:
 
 - **numbers**: :math:`z = (x - m) / s` with the mean and the standard deviation of the training
-  rows. A column that is constant there has :math:`s = |m|`, or 1 if it is zero: a row that differs
-  is far away, in units that do not depend on those of the column.
+  rows. Of a column that is constant there, nothing is known of the units in which it varies: a row
+  that has its value is at 0, any other at 4 or -4.
 - **categories** (text, `category`, booleans in a frame): one coordinate per category, 1 or 0. Two
   different categories are as far apart as two average values of a number: a squared distance
   of 2. A category that the training rows do not have is 0 in all coordinates.
@@ -27,7 +27,9 @@ from typing import Any
 
 from ..checks import brief
 
-STEADY = 1e-12  # a spread below this share of the largest value is rounding
+STEADY = 1e-15  # a spread below this share of the largest value is rounding
+SAME = 1e-9  # the share of a constant that a value may be off and count as it
+OTHER = 4.0  # standardized value of one that differs from a constant
 MISSING = "(missing)"
 
 
@@ -62,21 +64,26 @@ class Number:
         if not len(known):  # nothing but missing values
             return cls(name, 0.0, 1.0, True, 0.0, gaps)
         unit = float(np.abs(known).max()) or 1.0  # squares of 1e300 overflow
-        mean, std = float((known / unit).mean()) * unit, float((known / unit).std()) * unit
-        constant = std <= STEADY * unit
+        first = float(known[0])  # an offset, which would cancel
+        shift = known / unit - first / unit
+        mean, scale = first + float(shift.mean()) * unit, float(shift.std()) * unit
+        constant = scale <= STEADY * unit
         if constant:
-            mean = float(known[0])
-        scale = (abs(mean) or 1.0) if constant else std
+            mean, scale = first, 1.0
         return cls(name, mean, scale, constant, float(np.median(known)), gaps)
 
     def encode(self, x: np.ndarray) -> list[np.ndarray]:
         unknown = np.isnan(x)
         z = (np.where(unknown, self.median, x) - self.mean) / self.scale
+        if self.constant:
+            z = OTHER * np.sign(np.where(np.abs(z) <= SAME * abs(self.mean), 0.0, z))
         return [z, unknown.astype(float)] if self.gaps else [z]
 
     def decode(self, z: np.ndarray) -> list[Any]:
-        x = z[:, 0] * self.scale + self.mean
-        return [None if self.gaps and row[1] > 0.5 else float(v) for v, row in zip(x, z, strict=True)]
+        x = z[:, 0] * (0.0 if self.constant else self.scale) + self.mean
+        return [
+            None if self.gaps and row[1] > 0.5 else float(v) for v, row in zip(x, z, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class Category:
 
 def texts(x: np.ndarray) -> list[str]:
     r"""Returns categories as texts; a missing one is a category of its own."""
-    return [MISSING if v is None or v != v else str(v) for v in x.tolist()]
+    return [MISSING if v is None else str(v) for v in x.tolist()]
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ class Columns:
                 if is_number(kind):
                     found.append(Number.fit(str(name), numbers(values, str(name))))
                 else:
-                    found.append(Category.fit(str(name), values.to_numpy(dtype=object)))
+                    found.append(Category.fit(str(name), labels(values)))
         owners = tuple(j for j, column in enumerate(found) for _ in range(column.width))
         return cls(tuple(found), is_frame(x), owners)
 
@@ -176,7 +183,7 @@ class Columns:
             elif isinstance(column, Number):
                 values = numbers(x.iloc[:, j], column.name)
             else:
-                values = x.iloc[:, j].to_numpy(dtype=object)
+                values = labels(x.iloc[:, j])
             if isinstance(column, Category):
                 parts += column.encode(np.asarray(values, dtype=object))
             else:
@@ -191,14 +198,20 @@ class Columns:
 
     def gather(self, parts: np.ndarray) -> np.ndarray:
         r"""Returns the sum of parts of coordinates, :math:`(N, d)`, over those of each column."""
-        total = np.zeros((len(parts), len(self.columns)))
-        np.add.at(total, (slice(None), np.array(self.owners)), parts)
-        return total
+        owners = np.array(self.owners)
+        return np.stack([parts[:, owners == j].sum(1) for j in range(len(self.columns))], axis=1)
 
 
 def is_number(kind: Any) -> bool:
     r"""Returns whether the dtype of a column of a frame is one of numbers, not of categories."""
     return getattr(kind, "kind", "O") in "iuf" and str(kind) != "category"
+
+
+def labels(values: Any) -> np.ndarray:
+    r"""Returns a column of categories of a frame, with None for missing values."""
+    found = values.to_numpy(dtype=object).copy()
+    found[np.asarray(values.isna())] = None
+    return found
 
 
 def numbers(values: Any, name: str) -> np.ndarray:

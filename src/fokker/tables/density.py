@@ -15,8 +15,8 @@ likelihood of held-out rows is better by more than two standard errors, with :ma
 particles (`fokker.samplers.normalizer`) and its error.
 
 In the units of the table, :math:`\log p_x(x) = \log p(z) - \sum_d \log s_d` over the columns that
-vary. A column that is constant in the training rows has no density: it enters as
-:math:`e^{-z^2 / 2 (0.01)^2}`, which is 1 at its value. No Gaussian is narrower than 0.01 standard
+vary. A column that is constant in the training rows has no density: a row with another value there
+is less likely by a factor :math:`e^{-1000}`. No Gaussian is narrower than 0.01 standard
 deviations of the data: the density of a column with few different values depends on that floor.
 
 References:
@@ -43,6 +43,7 @@ from ..samplers.normalizer import normalize
 COMPONENTS = (1, 2, 4, 8, 16, 32)
 PER_COMPONENT = 10  # rows
 ITERATIONS = 30
+SHRINKS = (1.0, 0.02)  # of the covariances: where columns nearly follow from others, the least
 WIDTHS = (0.35, 0.7, 1.4)  # of the kernels, in units of the spacing
 FLOOR = 0.01
 ROWS = 4000  # that mixtures are fitted to, at most
@@ -50,6 +51,7 @@ PROTOTYPES = 2000  # rows of a kernel density, at most
 FOLDS, WHOLE = 5, 1500  # of the cross-validation; above so many rows only one fold is held out
 LEAST = 1e-3  # weight
 ERRORS = 2.0
+OFF = 1000.0  # nats by which a row is less likely for each constant that it does not have
 
 Candidate = Callable[[Tensor, torch.Generator], LevelEnergy]
 
@@ -57,8 +59,8 @@ Candidate = Callable[[Tensor, torch.Generator], LevelEnergy]
 def candidates(n: int) -> list[Candidate]:
     r"""Returns what the base is made of, for n training rows."""
 
-    def clusters(k: int) -> Candidate:
-        return lambda z, g: Clusters.fit(z[:ROWS], k, FLOOR, ITERATIONS, g)
+    def clusters(k: int, shrink: float) -> Candidate:
+        return lambda z, g: Clusters.fit(z[:ROWS], k, FLOOR, ITERATIONS, g, shrink)
 
     def kernel(width: float, round_: bool) -> Candidate:
         def fit(z: Tensor, g: torch.Generator) -> LevelEnergy:
@@ -69,7 +71,12 @@ def candidates(n: int) -> list[Candidate]:
 
         return fit
 
-    few = [clusters(k) for k in COMPONENTS if k == 1 or k * PER_COMPONENT <= n]
+    few = [
+        clusters(k, shrink)
+        for shrink in SHRINKS
+        for k in COMPONENTS
+        if k == 1 or k * PER_COMPONENT <= n
+    ]
     if n < 10:
         return few
     return few + [kernel(width, round_) for round_ in (True, False) for width in WIDTHS]
@@ -185,15 +192,14 @@ class EnergyDensity(DensityMixin, TableEstimator):
         r"""Returns the log-density of rows in the units of the table, high for likely rows."""
         check_is_fitted(self)
         z = self._rows(X)
-        rest = z[:, ~self.varies_].square().sum(1) / (2 * FLOOR**2)
-        logs = -rest
+        logs = -OFF * (z[:, ~self.varies_] != 0).double().sum(1)
         if self.energy_ is not None:
             level = getattr(self, "level_", 0.0)
             with torch.no_grad():
                 logs = logs - self.energy_(z[:, self.varies_], level) - self.log_z_
         return (logs - self.columns_.log_volume).numpy()
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
         r"""Returns the mean log-density of rows, as scikit-learn's `GaussianMixture`."""
         return float(self.score_samples(X).mean())
 
@@ -215,8 +221,9 @@ class EnergyDensity(DensityMixin, TableEstimator):
 
     def _draw(self, n: int, generator: torch.Generator) -> Tensor:
         energy = self.energy_
-        if not isinstance(energy, Corrected):
+        if isinstance(energy, LevelEnergy):
             return energy.sample(n, generator)
+        assert isinstance(energy, Corrected)
         x = energy.base.sample(20 * n, generator)
         x = x + self.level_ * torch.randn(x.shape, generator=generator, dtype=x.dtype)
         with torch.no_grad():

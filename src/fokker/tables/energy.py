@@ -24,7 +24,7 @@ import torch
 
 from dataclasses import dataclass
 from torch import Tensor, nn
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .mixture import LevelEnergy
 from ..derivatives import gradient
@@ -82,11 +82,13 @@ class Net(nn.Module):
         ])
         with torch.no_grad():
             for layer in self.layers:
+                assert isinstance(layer, nn.Linear)
                 bound = layer.in_features**-0.5
                 layer.weight.uniform_(-bound, bound, generator=generator)
                 layer.bias.uniform_(-bound, bound, generator=generator)
-            self.layers[-1].weight.zero_()
-            self.layers[-1].bias.zero_()
+                if layer is self.layers[-1]:
+                    layer.weight.zero_()
+                    layer.bias.zero_()
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         s = sigma.expand(len(x))[:, None]
@@ -187,7 +189,7 @@ def learn(
     return Outcome(energy if used else base, gain, error, step, used)
 
 
-def anchored(energy: Corrected):  # noqa: ANN201
+def anchored(energy: Corrected) -> Any:
     r"""Returns the energy for training: the base enters by its value and gradient at the points,
     which are held fixed, for it has no parameters."""
 

@@ -11,6 +11,10 @@ and so a sum over columns (integrated gradients): :math:`c_d` is what column d a
 of the energy is minus the score, which says where the row would move. The coordinates of one
 column (categories, and the mark of a missing value) are added up.
 
+With :math:`t = u^2` the integral is taken at the middles of equal parts of u, more densely near
+:math:`x_0`, where S bends most. What the sum misses, a few percent, is shared in proportion to
+:math:`|c_d|`, so that the parts add up.
+
 References:
     | Axiomatic Attribution for Deep Networks (Sundararajan et al., 2017)
     | https://arxiv.org/abs/1703.01365
@@ -23,7 +27,7 @@ import torch
 from collections.abc import Callable
 from torch import Tensor
 
-STEPS = 32  # of the integral, at the middles of equal parts
+STEPS = 64  # of the integral
 
 
 def nearest(rows: Tensor, surprise: Tensor, x: Tensor) -> Tensor:
@@ -51,7 +55,12 @@ def contributions(
     """
     total = torch.zeros_like(x)
     for k in range(steps):
-        y = (start + (k + 0.5) / steps * (x - start)).requires_grad_()
+        u = (k + 0.5) / steps
+        y = (start + u**2 * (x - start)).requires_grad_()
         with torch.enable_grad():
-            total += torch.autograd.grad(surprise(y).sum(), y)[0]
-    return (x - start) * total / steps
+            total += 2 * u * torch.autograd.grad(surprise(y).sum(), y)[0]
+    parts = (x - start) * total / steps
+    with torch.no_grad():
+        missed = surprise(x) - surprise(start) - parts.sum(1)
+    size = parts.abs()
+    return parts + missed[:, None] * size / size.sum(1, keepdim=True).clamp_min(1e-300)

@@ -23,7 +23,7 @@ import abc
 import math
 import torch
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from ..analytic import GaussianMixture, maximize
@@ -190,19 +190,21 @@ class Clusters(LevelEnergy):
         floor: float,
         iterations: int,
         generator: torch.Generator | None,
+        shrink: float = 1.0,
     ) -> "Clusters":
-        r"""Returns the mixture that expectation maximization finds, in the leading directions."""
+        r"""Returns the mixture that expectation maximization finds, in the leading directions.
+        Covariances are shrunk to the mean diagonal of all components, as `fokker.analytic` has
+        it."""
         n, d = x.shape
         center = x.mean(0)
+        fit = lambda u: maximize(u, components, floor, generator, iterations, True, shrink)
         if d <= LEADING:
-            found = maximize(x - center, components, floor, generator, iterations, True)
-            return cls(found, center)
+            return cls(fit(x - center), center)
         _, singular, basis = torch.linalg.svd(x - center, full_matrices=False)
         r = min(LEADING, len(singular))
         rest = float(singular[r:].square().sum()) / (n * (d - r)) + floor**2
         directions = basis[:r].T.contiguous()
-        found = maximize((x - center) @ directions, components, floor, generator, iterations, True)
-        return cls(found, center, directions, math.sqrt(rest))
+                return cls(fit((x - center) @ directions), center, directions, math.sqrt(rest))
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         K, r = self.shifts.shape
@@ -253,8 +255,7 @@ class Clusters(LevelEnergy):
             u[k == j] = y[k == j] @ self.axes[j].T
         if self.directions is None:
             return self.center + u
-        D, r = self.directions.shape
-        rest = torch.randn(n, D, generator=generator, dtype=u.dtype) * self.rest
+        rest = torch.randn(n, len(self.directions), generator=generator, dtype=u.dtype) * self.rest
         rest = rest - (rest @ self.directions) @ self.directions.T
         return self.center + u @ self.directions.T + rest
 
@@ -269,14 +270,17 @@ class Stack(LevelEnergy):
         self.parts = torch.nn.ModuleList(parts)
         self.register_buffer("weights", weights / weights.sum())
 
+    def __iter__(self) -> Iterator[LevelEnergy]:
+        return (part for part in self.parts if isinstance(part, LevelEnergy))
+
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
-        logs = torch.stack([-part(x, sigma) for part in self.parts], 1)
+        logs = torch.stack([-part(x, sigma) for part in self], 1)
         return -torch.logsumexp(torch.log(self.weights) + logs, 1)
 
     def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
-        logs = torch.stack([-part(x, sigma) for part in self.parts], 1)
+        logs = torch.stack([-part(x, sigma) for part in self], 1)
         share = torch.softmax(torch.log(self.weights) + logs, 1)
-        scores = torch.stack([part.score(x, sigma) for part in self.parts], 1)
+        scores = torch.stack([part.score(x, sigma) for part in self], 1)
         return (share[:, :, None] * scores).sum(1)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -284,7 +288,7 @@ class Stack(LevelEnergy):
         counts = torch.bincount(which, minlength=len(self.weights)).tolist()
         parts = [
             part.sample(count, generator)
-            for part, count in zip(self.parts, counts, strict=True)
+            for part, count in zip(self, counts, strict=True)
             if count
         ]
         x = torch.cat(parts)

@@ -106,6 +106,10 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         r"""Fits the detector to rows; `y` is ignored."""
         share = self._share()
+        if not 0 < self.alarm_rate < 1:
+            raise ValueError(
+                f"expected alarm_rate strictly between 0 and 1, got {self.alarm_rate!r}"
+            )
         checks.positive_integer(prototypes=self.prototypes)
         z = self._start(X)
         seed = self._seed()
@@ -141,13 +145,12 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
         r"""Returns the share of outliers; `None` if it is not known."""
         c = self.contamination
         if isinstance(c, str):
-            checks.one_of(("auto", "a number from 0 to 0.5"), contamination=c)
+            if c != "auto":
+                raise ValueError(
+                    f"expected contamination to be 'auto' or from 0 to 0.5, got {c!r}"
+                )
             return None
         checks.between(0.0, 0.5, contamination=float(c))
-        if not 0 < self.alarm_rate < 1:
-            raise ValueError(
-                f"expected alarm_rate strictly between 0 and 1, got {self.alarm_rate!r}"
-            )
         return float(c)
 
     def _surprise(self, X: Any) -> np.ndarray:
@@ -157,8 +160,7 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
 
     def score_samples(self, X: Any) -> Any:
         r"""Returns minus the surprise of rows, high for normal rows. A row that is a training row
-        is judged without itself. With the ids of a frame as the index of the scores, if pandas
-        is given."""
+        is judged without itself."""
         check_is_fitted(self)
         return -self._surprise(X)
 
@@ -169,6 +171,17 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
     def predict(self, X: Any) -> np.ndarray:
         r"""Returns 1 for normal rows and -1 for outliers."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
+
+    def scores(self, X: Any) -> Any:
+        r"""Returns a frame of score, p-value and prediction with the ids of the rows of a pandas
+        frame."""
+        if not hasattr(X, "index"):
+            raise ValueError(f"expected a pandas frame, got {type(X).__name__}")
+        score = self.score_samples(X)
+        reference = torch.from_numpy(self.reference_)
+        p = p_values(reference, torch.from_numpy(-score)).numpy()
+        columns = {"score": score, "p_value": p, "outlier": score < self.offset_}
+        return type(X)(columns, index=X.index)
 
     def p_values(self, X: Any) -> np.ndarray:
         r"""Returns the share of held-out rows that are at least as odd as each row; uniform for
