@@ -204,7 +204,7 @@ class Clusters(LevelEnergy):
         r = min(LEADING, len(singular))
         rest = float(singular[r:].square().sum()) / (n * (d - r)) + floor**2
         directions = basis[:r].T.contiguous()
-                return cls(fit((x - center) @ directions), center, directions, math.sqrt(rest))
+        return cls(fit((x - center) @ directions), center, directions, math.sqrt(rest))
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         K, r = self.shifts.shape
