@@ -11,14 +11,14 @@ import torch
 from conftest import standard_error, three_modes
 from fokker.analytic import GaussianMixture
 from fokker.diffusions import EDM
+from fokker.metrics.attribution import contributions, p_values, threshold
 from fokker.tables import EnergyDensity, EnergyOutlier
 from fokker.tables.columns import Columns, Names
 from fokker.tables.density import mixing
 from fokker.tables.energy import Corrected, Learning, learn
-from fokker.tables.explain import contributions
 from fokker.tables.mixture import Clusters, Rows, Stack, spacing
 from fokker.tables.scaling import NormalScores
-from fokker.tables.surprise import Surprise, p_values, threshold
+from fokker.tables.surprise import Surprise
 from scipy.stats import kstest, norm, rankdata
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score

@@ -199,7 +199,7 @@ class EnergyDensity(DensityMixin, TableEstimator):
                 logs = logs - self.energy_(z[:, self.varies_], level) - self.log_z_
         return (logs - self.columns_.log_volume).numpy()
 
-    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def score(self, X: Any, y: Any = None) -> Any:
         r"""Returns the mean log-density of rows, as scikit-learn's `GaussianMixture`."""
         return float(self.score_samples(X).mean())
 

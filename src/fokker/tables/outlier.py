@@ -20,9 +20,9 @@ from sklearn.utils.validation import check_is_fitted
 from typing import Any, Literal, Self
 
 from .estimator import TableEstimator
-from .explain import contributions, nearest
-from .surprise import Surprise, p_values, threshold
+from .surprise import Surprise
 from .. import checks
+from ..metrics.attribution import contributions, nearest, p_values, threshold
 
 FOLDS = 5
 FULL = 1000  # rows up to which every fold is held out once; above, only the first

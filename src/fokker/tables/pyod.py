@@ -8,7 +8,7 @@ of the training rows is above it. Needs ``pip install pyod``.
 __all__ = ["EnergyDetector"]
 
 
-from typing import Any, Self
+from typing import Any
 
 try:
     from pyod.models.base import BaseDetector
@@ -47,7 +47,7 @@ class EnergyDetector(BaseDetector):
         self.prototypes = prototypes
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def fit(self, X: Any, y: Any = None) -> Any:
         r"""Fits the detector to rows; `y` is ignored."""
         self._set_n_classes(y)
         self.detector_ = EnergyOutlier(

@@ -29,7 +29,6 @@ Choices were made by trials on 15 tables named beforehand (`fokker reproduce tab
 
 __all__ = ["EXPERTS", "Expert", "Surprise"]
 
-import math
 import torch
 
 from collections.abc import Callable
@@ -218,24 +217,3 @@ def fence(distance: Tensor) -> float:
     q = torch.tensor([0.25, 0.75, 1 - CORE], dtype=distance.dtype)
     low, high, most = torch.quantile(distance, q).tolist()
     return max(high + FENCE * (high - low), most) + 1e-9
-
-
-def p_values(reference: Tensor, surprise: Tensor) -> Tensor:
-    r"""Returns the share of held-out rows that are at least as odd, as
-    :math:`(1 + \#\{\geq\}) / (1 + m)`.
-
-    Arguments:
-        reference: The surprise of m held-out rows, in ascending order.
-        surprise: The surprise of rows.
-    """
-    m = len(reference)
-    below = torch.searchsorted(reference, surprise.contiguous())
-    return (1 + m - below).double() / (1 + m)
-
-
-def threshold(reference: Tensor, rate: float) -> tuple[float, float]:
-    r"""Returns the surprise above which a share `rate` of normal rows lies, and the binomial
-    standard error of the rate, :math:`\sqrt{r (1 - r) / m}`."""
-    m = len(reference)
-    k = min(max(math.ceil((1 - rate) * (m + 1)) - 1, 0), m - 1)
-    return float(reference[k]), math.sqrt(rate * (1 - rate) / m)

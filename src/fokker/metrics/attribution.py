@@ -1,7 +1,16 @@
-r"""Explanations: which columns make a row odd, and the nearest likely row.
+r"""Answers about odd rows: how odd, by which columns, and what a likely row would be.
 
-The **nearest likely row** :math:`x_0` of a row x is the nearest, in standardized units, of the
-training rows that are less odd than half of them. The surprise S of x above that of :math:`x_0` is
+S is any measure of how odd a row is, high for odd rows: an energy, or a surprise
+(`fokker.tables.surprise`).
+
+**How odd.** The p-value of a row is the share of m held-out rows that are at least as odd,
+:math:`p = (1 + \#\{S_i \geq S(x)\}) / (1 + m)`. A threshold for a wanted rate r of false alarms
+is a quantile of these; the rate is known to :math:`\sqrt{r (1 - r) / m}`, the standard error of a
+binomial share.
+
+**Why.** The nearest likely row :math:`x_0` of a row x is the nearest, in standardized units, of
+the training rows that are less odd than half of them.
+The value of S at x above that of :math:`x_0` is
 an integral along the straight line between them,
 
 .. math:: S(x) - S(x_0) = \sum_d c_d, \quad
@@ -20,8 +29,9 @@ References:
     | https://arxiv.org/abs/1703.01365
 """
 
-__all__ = ["contributions", "nearest"]
+__all__ = ["contributions", "nearest", "p_values", "threshold"]
 
+import math
 import torch
 
 from collections.abc import Callable
@@ -64,3 +74,23 @@ def contributions(
         missed = surprise(x) - surprise(start) - parts.sum(1)
     size = parts.abs()
     return parts + missed[:, None] * size / size.sum(1, keepdim=True).clamp_min(1e-300)
+
+
+def p_values(reference: Tensor, surprise: Tensor) -> Tensor:
+    r"""Returns the p-value of each row.
+
+    Arguments:
+        reference: The surprise of m held-out rows, in ascending order.
+        surprise: The surprise of rows.
+    """
+    m = len(reference)
+    below = torch.searchsorted(reference, surprise.contiguous())
+    return (1 + m - below).double() / (1 + m)
+
+
+def threshold(reference: Tensor, rate: float) -> tuple[float, float]:
+    r"""Returns the surprise above which a share `rate` of normal rows lies, and the binomial
+    standard error of the rate, :math:`\sqrt{r (1 - r) / m}`."""
+    m = len(reference)
+    k = min(max(math.ceil((1 - rate) * (m + 1)) - 1, 0), m - 1)
+    return float(reference[k]), math.sqrt(rate * (1 - rate) / m)
