@@ -30,7 +30,7 @@ from ..analytic import GaussianMixture, maximize
 from ..energies import Energy
 
 LEADING = 64  # directions in which components have covariances of their own, at most
-NUMBERS = 2**21  # held at a time
+NUMBERS = 2**18  # held at a time, which a cache holds
 SAME = 1e-20  # the squared distance, a coordinate, at which a row is a training row
 LOG_2PI = math.log(2 * math.pi)
 
@@ -96,15 +96,17 @@ class Rows(LevelEnergy):
     def turn(self, x: Tensor) -> Tensor:
         return x if self.directions is None else x @ self.directions
 
-    def squares(self, x: Tensor, v: Tensor) -> Tensor:
-        r"""Returns the squared distances of turned points to the rows, in units of variances
-        (1 or B, 1 or D), :math:`(B, N)`."""
+    def logits(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns :math:`x \cdot v^{-1} r - r \cdot v^{-1} r / 2` of turned points and rows,
+        :math:`(B, N)`, and :math:`x \cdot v^{-1} x / 2`, :math:`(B)`, by which half the squared
+        distance exceeds minus the former; variances v are (1 or B, 1 or D)."""
+        pull = x / v
+        own = (x * pull).sum(1) / 2
         if v.shape[1] == 1:
-            own, rows = x.square().sum(1, keepdim=True), self.rows.square().sum(1)
-            return torch.addmm(own + rows, x, self.rows.T, alpha=-2).clamp_min(0) / v
-        own = (x.square() / v).sum(1, keepdim=True)
-        rows = (1 / v) @ self.rows.square().T
-        return (own + rows - 2 * (x / v) @ self.rows.T).clamp_min(0)
+            rows = self.rows.square().sum(1) / (2 * v)
+        else:
+            rows = (0.5 / v) @ self.rows.square().T
+        return torch.addmm(rows, pull, self.rows.T, beta=-1), own
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0, apart: bool = False) -> Tensor:
         r"""Returns the energies.
@@ -126,18 +128,18 @@ class Rows(LevelEnergy):
         return torch.cat(parts) + math.log(n) + (d * LOG_2PI + log_det) / 2
 
     def energies(self, x: Tensor, v: Tensor, apart: bool) -> Tensor:
-        squares = self.squares(x, v)
+        logits, own = self.logits(x, v)
         if apart and len(self.rows) > 1:
-            which = squares.argmin(1)
+            which = logits.argmax(1)
             # products of large numbers cancel: the distance itself decides
             same = (x - self.rows[which]).square().sum(1) <= SAME * x.shape[1]
-            squares[same, which[same]] = math.inf
-        return -torch.logsumexp(squares / -2, 1)
+            logits[same, which[same]] = -math.inf
+        return own - torch.logsumexp(logits, 1)
 
     def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         v = self.width.square() + variance_of(sigma, x)
         x = self.turn(x)
-        pull = (torch.softmax(self.squares(x, v) / -2, 1) @ self.rows - x) / v
+        pull = (torch.softmax(self.logits(x, v)[0], 1) @ self.rows - x) / v
         return pull if self.directions is None else pull @ self.directions.T
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
