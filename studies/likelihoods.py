@@ -89,7 +89,7 @@ def kernels(train: np.ndarray, choose: np.ndarray, test: np.ndarray, seed: int) 
 
     rows = np.concatenate([train, choose])
     widths = {"bandwidth": np.geomspace(0.03, 1.5, 12)}
-    search = GridSearchCV(KernelDensity(rtol=1e-4), widths, cv=5).fit(rows)
+    search = GridSearchCV(KernelDensity(), widths, cv=5).fit(rows)
     return search.best_estimator_.score_samples(test)
 
 
@@ -97,7 +97,7 @@ def flow(train: np.ndarray, choose: np.ndarray, test: np.ndarray, seed: int) -> 
     import zuko
 
     torch.manual_seed(seed)
-    model = zuko.flows.NSF(train.shape[1], transforms=3, hidden_features=(64, 64))
+    model = zuko.flows.NSF(train.shape[1], transforms=3, hidden_features=(64, 64)).float()
     rows, held, last = (torch.from_numpy(x).float() for x in (train, choose, test))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     best, weights, since = -np.inf, model.state_dict(), 0
@@ -154,7 +154,7 @@ def run(
                 start = time.process_time()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    logs = methods[name](*parts, seed)
+                    logs = methods[name](parts[0], parts[1], parts[2], seed)
                 rows.append({
                     "data": path.stem,
                     "method": name,

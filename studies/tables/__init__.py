@@ -57,6 +57,7 @@ from .planar import (
     toy_matrix,
     toy_rows,
 )
+from .tabular import anomaly_table, correction_table, likelihood_table, trial_table
 from .. import results
 
 
@@ -89,6 +90,10 @@ def render(text: str, root: Path) -> str:
         "draws": lambda: draw_table(rows("generation")),
         "networks": lambda: results.markdown(NETWORKS_HEADER, networks_rows(rows("networks"))),
         "optimizers": lambda: optimizer_table(root / "results/optimizers.json"),
+        "tables": lambda: anomaly_table(root / "results/tables.json"),
+        "tables-trials": lambda: trial_table(root / "results/tables_trials.json"),
+        "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
+        "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

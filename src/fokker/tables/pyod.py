@@ -29,6 +29,7 @@ class EnergyDetector(BaseDetector):
         random_state: The seed, or a `RandomState`.
 
     Example:
+        >>> import numpy as np
         >>> rows = np.random.default_rng(0).normal(size=(200, 2))
         >>> EnergyDetector().fit(rows).predict([[0.0, 0.0], [9.0, 9.0]])
         array([0, 1])
