@@ -259,9 +259,9 @@ class ReproduceTables:
 
     data: Path
     """The folder of the tables, NUMBER_NAME.npz with X and y."""
-    what: Literal["anomalies", "trials", "likelihood"] = "anomalies"
-    """The study of anomalies; the trials by which defaults were chosen, on 15 sets; or held-out
-    likelihoods."""
+    what: Literal["anomalies", "trials", "likelihood", "sizes"] = "anomalies"
+    """The study of anomalies; the trials by which defaults were chosen, on 15 sets; held-out
+    likelihoods; or the seconds by the size of a table, made up."""
     rows: int = 10_000
     """The largest number of rows of a table, those to test on included."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -277,10 +277,13 @@ class ReproduceTables:
     def run(self) -> None:
         import torch
 
-        from . import anomalies, likelihoods
+        from . import anomalies, likelihoods, table_sizes
 
         torch.set_num_threads(1)
         checks.positive_integer(rows=self.rows)
+        if self.what == "sizes":
+            table_sizes.run(self.out or Path("results/tables_sizes.json"), progress=print)
+            return
         kind = {
             "anomalies": ("tables", anomalies.METHODS),
             "trials": ("tables_trials", anomalies.TRIALS),

@@ -36,7 +36,7 @@ from typing import Any, Self
 
 from .energy import Corrected, learn
 from .estimator import TableEstimator
-from .mixture import Clusters, LevelEnergy, Rows, Stack, spacing
+from .mixture import LEADING, Clusters, LevelEnergy, Rows, Stack, spacing
 from ..analytic import fit_mixture
 from ..samplers.normalizer import normalize
 
@@ -56,8 +56,8 @@ OFF = 1000.0  # nats by which a row is less likely for each constant that it doe
 Candidate = Callable[[Tensor, torch.Generator], LevelEnergy]
 
 
-def candidates(n: int) -> list[Candidate]:
-    r"""Returns what the base is made of, for n training rows."""
+def candidates(n: int, d: int) -> list[Candidate]:
+    r"""Returns what the base is made of, for n training rows of d columns."""
 
     def clusters(k: int, shrink: float) -> Candidate:
         return lambda z, g: Clusters.fit(z[:ROWS], k, FLOOR, ITERATIONS, g, shrink)
@@ -79,12 +79,13 @@ def candidates(n: int) -> list[Candidate]:
     ]
     if n < 10:
         return few
-    return few + [kernel(width, round_) for round_ in (True, False) for width in WIDTHS]
+    shapes = (True, False) if d <= LEADING else (True,)  # the covariance of many costs too much
+    return few + [kernel(width, round_) for round_ in shapes for width in WIDTHS]
 
 
 def stack(z: Tensor, generator: torch.Generator) -> Stack:
     r"""Returns the mixture of candidates with the weights of the cross-validation."""
-    found = candidates(len(z) * (FOLDS - 1) // FOLDS)
+    found = candidates(len(z) * (FOLDS - 1) // FOLDS, z.shape[1])
     if len(found) == 1:
         return Stack([found[0](z, generator)], z.new_ones(1))
     logs = []
