@@ -12,6 +12,7 @@ __all__ = [
     "ReproduceNormalizer",
     "ReproduceSamples",
     "ReproduceSweep",
+    "ReproduceTables",
     "ReproduceToy",
     "ReproduceVariance",
     "Tables",
@@ -300,6 +301,63 @@ class ReproduceSamples:
 
         checks.positive_integer(n=self.n, steps=self.steps)
         samples.run(self.out, self.n, self.steps, Console().print)
+
+
+@dataclass(frozen=True)
+class ReproduceTables:
+    """Find anomalies in the tables of ADBench, or measure their densities, beside the usual
+    methods.
+
+    Rows are written after each table; those in the file already are not run again."""
+
+    data: Path
+    """The folder of the tables, NUMBER_NAME.npz with X and y."""
+    what: Literal["anomalies", "trials", "likelihood", "sizes"] = "anomalies"
+    """The study of anomalies; the trials by which defaults were chosen, on 15 sets; held-out
+    likelihoods; or the seconds by the size of a table, made up."""
+    rows: int = 10_000
+    """The largest number of rows of a table, those to test on included."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """The seeds."""
+    settings: tuple[Literal["normal", "mixed"], ...] = ("normal", "mixed")
+    """Trained on normal rows, and with anomalies among the training rows."""
+    methods: tuple[str, ...] = ()
+    """Only these; all if not given."""
+    out: Path | None = None
+    """The file of the figures; results/tables.json, results/tables_trials.json or
+    results/likelihood_tables.json if not given."""
+
+    def run(self) -> None:
+        import torch
+
+        from . import anomalies, likelihoods, table_sizes
+
+        torch.set_num_threads(1)
+        checks.positive_integer(rows=self.rows)
+        if self.what == "sizes":
+            table_sizes.run(self.out or Path("results/tables_sizes.json"), progress=print)
+            return
+        kind = {
+            "anomalies": ("tables", anomalies.METHODS),
+            "trials": ("tables_trials", anomalies.TRIALS),
+            "likelihood": ("likelihood_tables", likelihoods.METHODS),
+        }
+        name, known = kind[self.what]
+        for method in self.methods:
+            if method not in known:
+                raise checks.unknown(method, list(known), "a method", "--methods")
+        chosen = {m: f for m, f in known.items() if m in (self.methods or known)}
+        out = self.out or Path(f"results/{name}.json")
+        command = f"fokker reproduce tables --what {self.what} --rows {self.rows}"
+        if self.what == "likelihood":
+            likelihoods.run(out, self.data, chosen, self.seeds, self.rows, command, print)
+            return
+        names = [path.stem for path in anomalies.sets(self.data)]
+        if self.what == "trials":
+            names = anomalies.CHOSEN
+        anomalies.run(
+            out, self.data, chosen, names, self.settings, self.seeds, self.rows, command, print
+        )
 
 
 @dataclass(frozen=True)
@@ -608,6 +666,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
     "reproduce": {
         "toy": ReproduceToy,
         "sweep": ReproduceSweep,
+        "tables": ReproduceTables,
         "mixtures": ReproduceMixtures,
         "normalizer": ReproduceNormalizer,
         "samples": ReproduceSamples,

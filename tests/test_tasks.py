@@ -21,6 +21,7 @@ from fokker.runs.config import Config, Network, Optimization, TableData
 from fokker.runs.presets import table_config
 from fokker.runs.training import Diverged, Interrupted
 from fokker.tasks import TableEnergy, TableTask
+from pathlib import Path
 
 MEANS = torch.tensor([[0.0, 50.0, -3.0], [4.0, 90.0, 3.0]])
 SCALES = torch.tensor([0.5, 8.0, 1.0])
@@ -225,6 +226,45 @@ def test_other_columns_are_refused(run, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["score", str(run.path), str(path)])
     assert "expected the columns a, b, c in" in capsys.readouterr().err
+
+
+def test_columns_are_matched_by_name(run, points, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = read_table(points)
+    order = [2, 0, 1]
+    lines = [",".join([*(table.columns[j] for j in order), "more"])]
+    lines += [",".join([*(f"{row[j]:.9g}" for j in order), "1"]) for row in table.values[:20]]
+    Path("other.csv").write_text("\n".join(lines))
+    main(["score", str(run.path), "other.csv", "-o", "a.csv"])
+    assert "ignored columns: more" in capsys.readouterr().out
+    main(["score", str(run.path), str(points), "-o", "b.csv"])
+    ours, other = (read_table(Path(f"{k}.csv")).values for k in "ab")
+    assert torch.allclose(ours, other[:20], atol=1e-3)
+
+
+def test_alarms_and_reasons(run, points, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = read_table(points).values[:50].clone()
+    rows[:10, 1] += 20 * rows[:, 1].std()
+    text = "\n".join(",".join(f"{v:.9g}" for v in row) for row in rows)
+    Path("s.csv").write_text("a,b,c\n" + text)
+    main(["score", str(run.path), "s.csv", "-o", "o.csv", "--explain", "--alarm-rate", "0.05"])
+    assert re.search(
+        r"alarms; false-alarm rate 0.05 ± 0.0\d+, from \d+ test", capsys.readouterr().out
+    )
+    with open("o.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [line["alarm"] for line in found[:10]] == ["1"] * 10
+    assert sum(line["alarm"] == "1" for line in found[10:]) <= 10
+    assert all(line["reasons"].startswith("b +") for line in found[:10])
+
+
+@pytest.mark.parametrize("rate", ["0", "1", "nan"])
+def test_an_alarm_rate_that_is_none(run, points, tmp_path, capsys, rate):
+    out = str(tmp_path / "o.csv")
+    with pytest.raises(SystemExit):
+        main(["score", str(run.path), str(points), "-o", out, "--alarm-rate", rate])
+    assert "expected --alarm-rate strictly between 0 and 1" in capsys.readouterr().err
 
 
 # --- the best weights ---

@@ -38,7 +38,9 @@ from .derivatives import Jet
 from .diffusions import Linear
 from .energies import Energy
 
-STARTS, ITERATIONS = 2, 60  # of expectation maximization
+STARTS, ITERATIONS = 2, 40  # of expectation maximization
+SETTLED = 1e-3  # nats a point, below which it stops
+ROWS = 4000  # points that a mixture is fitted to, at most
 NUMBERS = 2**22  # held at a time where a mixture has many components or dimensions
 
 
@@ -224,7 +226,8 @@ def fit_mixture(
     r"""Returns a mixture fitted to points, with one to `most` components, in the dtype of x.
 
     The covariance of a component with few points is shrunk to its diagonal, as if D more points
-    with that diagonal had been seen, and has `floor**2` added to its diagonal.
+    with that diagonal had been seen, and has `floor**2` added to its diagonal. Of more than 4,000
+    points, so many drawn at random are fitted to.
 
     Arguments:
         x: The points, with shape :math:`(N, D)`.
@@ -242,48 +245,89 @@ def fit_mixture(
     checks.positive_integer(most=most)
     checks.positive(floor=floor)
     points = x.detach().double()
+    if len(points) > ROWS:
+        points = points[torch.randperm(len(points), generator=generator, device=x.device)[:ROWS]]
     n, d = points.shape
     best, least = None, math.inf
     for k in range(1, most + 1):
         if k > 1 and n < 4 * k:
             break
+        before = least
         for _ in range(STARTS if k > 1 else 1):
             found = maximize(points, k, floor, generator)
             size = k * (1 + d + d * (d + 1) / 2)
             bic = 2 * float(found(points).sum()) + size * math.log(n)
             if bic < least:
                 best, least = found, bic
+        if least == before:  # one more component was no gain
+            break
     if best is None:
         raise FloatingPointError(f"expected finite points to fit a mixture to, got {n} points")
     return GaussianMixture(best.means.to(x), best.covariances.to(x), best.weights.to(x))
 
 
 def maximize(
-    x: Tensor, components: int, floor: float, generator: torch.Generator | None
+    x: Tensor,
+    components: int,
+    floor: float,
+    generator: torch.Generator | None,
+    iterations: int = ITERATIONS,
+    pooled: bool = False,
+    shrink: float = 1.0,
 ) -> GaussianMixture:
     r"""Returns the mixture at which expectation maximization arrives from means at points far
-    apart."""
+    apart.
+
+    Arguments:
+        x: The points, with shape :math:`(N, D)`.
+        components: The number of components.
+        floor: The least standard deviation of a component in any direction.
+        generator: The source of randomness.
+        iterations: The largest number of iterations.
+        pooled: Whether a covariance is shrunk to the mean diagonal of all components, not to its
+            own, which says little where components have few points.
+        shrink: How many points with that diagonal a component is given, as a multiple of D.
+    """
     n, d = x.shape
+    center = x.mean(0)  # moments about it do not cancel
+    x = x - center
     eye = torch.eye(d, dtype=x.dtype, device=x.device)
-    spread = x.var(0, correction=0).clamp_min(floor**2)
-    mixture = GaussianMixture(spread_out(x, components, generator), torch.diag(spread).clone())
+    spread = x.square().mean(0).clamp_min(floor**2)
+    means = spread_out(x, components, generator)
+    covariances = torch.diag(spread).expand(components, d, d)
+    weights = x.new_full((components,), 1 / components)
     before = math.inf
-    for _ in range(ITERATIONS):
-        logs, _ = mixture.parts(x)
-        now = -float(torch.logsumexp(logs, 0).mean())
-        if abs(before - now) < 1e-5:
+    for _ in range(iterations):
+        logs = log_parts(x, means, covariances, weights)
+        now = -float(torch.logsumexp(logs, 1).mean())
+        if abs(before - now) < SETTLED:
             break
-        before, r = now, torch.softmax(logs, 0).clamp_min(1e-12 / n)
-        count = r.sum(1)
-        means = (r @ x) / count[:, None]
-        covariances = []
-        for j in range(components):
-            shift = x - means[j]
-            moment = (shift.T * r[j]) @ shift
-            diagonal = torch.diag(moment.diagonal() / count[j])
-            covariances.append((moment + d * diagonal) / (count[j] + d) + floor**2 * eye)
-        mixture = GaussianMixture(means, torch.stack(covariances), count / n)
-    return mixture
+        before, r = now, torch.softmax(logs, 1).clamp_min(1e-12 / n)
+        count = r.sum(0)
+        weights, means = count / count.sum(), (r.T @ x) / count[:, None]
+        moments = torch.stack([
+            ((x - means[k]).T * r[:, k]) @ (x - means[k]) for k in range(components)
+        ])
+        diagonals = moments.diagonal(dim1=1, dim2=2) / count[:, None]
+        if pooled:
+            diagonals = (weights @ diagonals).expand(components, d)
+        size, more = count[:, None, None], shrink * d
+        shrunk = (moments + more * torch.diag_embed(diagonals)) / (size + more)
+        covariances = shrunk + floor**2 * eye
+    return GaussianMixture(means + center, covariances.contiguous(), weights)
+
+
+def log_parts(x: Tensor, means: Tensor, covariances: Tensor, weights: Tensor) -> Tensor:
+    r"""Returns :math:`\log w_k p_k(x)`, with shape :math:`(N, K)`, by one product of matrices."""
+    K, d = means.shape
+    factor = torch.linalg.cholesky(covariances)
+    eye = torch.eye(d, dtype=x.dtype, device=x.device).expand(K, d, d)
+    whiten = torch.linalg.solve_triangular(factor, eye, upper=False).mT  # (K, D, D), x @ whiten
+    shift = (means[:, None] @ whiten).reshape(1, K * d)
+    y = x @ whiten.permute(1, 0, 2).reshape(d, K * d) - shift
+    log_scale = torch.log(weights) - torch.log(factor.diagonal(dim1=1, dim2=2)).sum(1)
+    square = y.square().reshape(len(x), K, d).sum(2)
+    return log_scale - d * math.log(2 * math.pi) / 2 - square / 2
 
 
 def spread_out(x: Tensor, k: int, generator: torch.Generator | None) -> Tensor:

@@ -61,6 +61,7 @@ from .planar import (
     toy_rows,
 )
 from .sampling import normalizer_table, refusal_table, samples_table, tables_table
+from .tabular import anomaly_table, correction_table, likelihood_table, trial_table
 from .. import results
 
 
@@ -100,6 +101,10 @@ def render(text: str, root: Path) -> str:
         "normalizer-tables": lambda: tables_table(rows("normalizer")),
         "samples": lambda: samples_table(rows("samples")),
         "refusals": lambda: refusal_table(rows("samples")),
+        "tables": lambda: anomaly_table(root / "results/tables.json"),
+        "tables-trials": lambda: trial_table(root / "results/tables_trials.json"),
+        "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
+        "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runs.loading import load
+from ..tasks.options import Scoring
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,11 @@ class Score:
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
     points: tyro.conf.Positional[Path]
-    """The file of the points, with the columns that were trained on."""
+    """The file of the points, with the columns that were trained on, in any order."""
     out: Path = Path("scores.csv")
     """The file of the scores, .csv: one row per point. Not that of the points."""
+    scoring: tyro.conf.OmitArgPrefixes[Scoring] = Scoring()
 
     def run(self) -> None:
         run = load(self.run_folder)
-        print(run.task.score(run, self.points, self.out))
+        print(run.task.score(run, self.points, self.out, self.scoring))

@@ -22,7 +22,7 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any, ClassVar, NamedTuple, Self
 
-from .options import Denoising, Drawing, Evaluation
+from .options import Denoising, Drawing, Evaluation, Scoring
 from .. import checks
 from ..compute.ranks import ALONE, Ranks, first_rank
 from ..energies import Denoiser, Energy
@@ -199,7 +199,7 @@ class Task(abc.ABC):
         r"""Denoises a picture, writes it to a file and returns a line about it."""
         raise self.refuse("a run on images to denoise with", run)
 
-    def score(self, run: "Run", points: Path, out: Path) -> str:
+    def score(self, run: "Run", points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
         r"""Scores the points of a file, writes the scores to another and returns a line about
         it."""
         raise self.refuse("a run on a table to score points with", run)

@@ -4,7 +4,7 @@ is denoised.
 Each is a frozen dataclass; the command line makes options of its fields.
 """
 
-__all__ = ["Denoising", "Drawing", "Evaluation"]
+__all__ = ["Denoising", "Drawing", "Evaluation", "Scoring"]
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,3 +133,24 @@ class Denoising:
         for name in ("sigma", "add_noise"):
             if (value := getattr(self, name)) is not None:
                 checks.positive(**{name: value})
+
+
+@dataclass(frozen=True)
+class Scoring:
+    r"""What is said of points beside their scores."""
+
+    explain: bool = False
+    """Also write the columns that make each point odd, and what each adds to its energy above
+    that of the nearest center of the rows."""
+    alarm_rate: float | None = None
+    """Also write whether a point is an alarm: its energy is above that of all but this share of
+    the test rows."""
+
+    @property
+    def checked(self) -> "Scoring":
+        r"""The same; raises if an option has a wrong value."""
+        if self.alarm_rate is not None and not 0 < self.alarm_rate < 1:
+            raise ValueError(
+                f"expected --alarm-rate strictly between 0 and 1, got {self.alarm_rate!r}"
+            )
+        return self

@@ -22,7 +22,9 @@ Samples and :math:`\log Z` start from a base, a mixture of Gaussians fitted to t
 
 __all__ = ["TableEnergy", "TableTask", "energies"]
 
+import csv
 import hashlib
+import io
 import math
 import torch
 import warnings
@@ -35,6 +37,8 @@ from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Plane, PointTask, Run
+from .options import Scoring
+from .scoring import matched, reasons, reasons_of, score_lines
 from .. import checks
 from ..analytic import GaussianMixture, fit_mixture
 from ..checks import brief
@@ -121,29 +125,33 @@ class TableTask(PointTask):
         drawn = draw(energy.energy, n, energy.base, generator=generator)
         return drawn._replace(points=energy.standardize.inverse(drawn.points))
 
-    def score(self, run: Run, points: Path, out: Path) -> str:
+    def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
         energy = run.energy
         assert isinstance(energy, TableEnergy)
         checks.place(out, (".csv",))
         checks.another(out, points, "that of the points")
-        table = read_table(points)
-        if table.columns != energy.columns:
-            raise ValueError(
-                f"expected the columns {', '.join(energy.columns)} in {points},"
-                f" got {', '.join(table.columns)}"
-            )
-        log_density = -energies(energy, table.values, torch.device("cpu"))
-        for i in (~torch.isfinite(log_density)).nonzero().flatten()[:1].tolist():
+        x, extra = matched(read_table(points), energy.columns, str(points))
+        e = energies(energy, x, torch.device("cpu"))
+        for i in (~torch.isfinite(e)).nonzero().flatten()[:1].tolist():
             raise FloatingPointError(
                 f"{points}, row {i + 1}: expected a point whose energy is finite, got"
-                f" {-float(log_density[i])}: it is too far from the rows that were trained on"
+                f" {float(e[i])}: it is too far from the rows that were trained on"
             )
-        outlier = energy.outlier_score(table.values)
-        lines = [f"{a:.9g},{b:.6g}" for a, b in zip(log_density, outlier, strict=True)]
+        inner = energies(energy.energy, energy.inner(x), torch.device("cpu"))
+        more, cells, notes = score_lines(energy, x, inner, scoring.checked)
+        outlier = energy.outlier_score(x)
         name = "log_density" if energy.normalized else "log_density_up_to_a_constant"
-        write_text(out, "\n".join([f"{name},outlier", *lines]) + "\n")
-        said = f"{len(lines)} points: {out}, by {run.weights}"
-        return said if energy.normalized else f"{said}\nlog Z is not known: {energy.unknown}"
+        text = io.StringIO(newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow([name, "outlier", *more])
+        for a, b, line in zip(-e, outlier, cells, strict=True):
+            lines.writerow([f"{a:.9g}", f"{b:.6g}", *line])
+        write_text(out, text.getvalue())
+        if extra:
+            notes.append(f"ignored columns: {', '.join(extra)}")
+        if not energy.normalized:
+            notes.append(f"log Z is not known: {energy.unknown}")
+        return "\n".join([f"{len(x)} points: {out}, by {run.weights}", *notes])
 
     # --- with data ---
 
@@ -353,7 +361,8 @@ The first bin also holds all that is below it.</p>
 <h2>Most unusual rows</h2>
 {self.unusual(energy, every)}
 <p class="sub">Rows count from 1, without a header. The outlier score is the share of test rows
-that are more likely.</p>"""
+that are more likely. The reasons are what columns add to the energy, in nats, above that of the
+nearest center of the rows.</p>"""
 
     def trust(self, energy: "TableEnergy") -> str:
         r"""Returns what is known of the likelihoods, in words."""
@@ -398,9 +407,10 @@ that are more likely.</p>"""
         for i in logs.argsort()[:UNUSUAL].tolist():
             (part,) = (name for name, which in self.rows.items() if i in which)
             score = float(energy.outlier_score(self.values[i : i + 1]))
+            (why,) = reasons_of(reasons(energy, self.values[i : i + 1]), self.names)
             values = (f"{v:.6g}" for v in self.values[i, : len(shown)])
-            lines.append([str(i + 1), part, f"{logs[i]:.2f}", f"{score:.3f}", *values])
-        return rows(lines, ("row", "part", "log-density", "outlier score", *shown))
+            lines.append([str(i + 1), part, f"{logs[i]:.2f}", f"{score:.3f}", why, *values])
+        return rows(lines, ("row", "part", "log-density", "outlier score", "reasons", *shown))
 
     def plane(self) -> Plane:
         if self.dim != 2:

@@ -1,0 +1,311 @@
+r"""Mixtures of Gaussians at every noise level, for many components and many columns.
+
+A mixture with noise of standard deviation :math:`\sigma` is one again,
+
+.. math:: E(x, \sigma) = -\log \sum_k w_k \, \mathcal{N}(x; \mu_k, \Sigma_k + \sigma^2 I) ,
+
+normalized at every level. Two kinds are fast enough for tables:
+
+- `Rows`: one Gaussian at each training row, :math:`\Sigma = h^2 I`. At a level near the spacing of
+  the rows its energy is a soft distance to the nearest ones.
+- `Clusters`: fewer Gaussians with covariances of their own, in the plane of the r leading
+  directions V of the data, and one variance :math:`s^2` in the D - r others:
+
+  .. math:: \log p(x) = \log p_r(V^\top x) + \log \mathcal{N}(x - V V^\top x; 0, s^2 I_{D - r}) .
+
+`Stack` is a mixture of these. Shapes: points :math:`(B, D)` in float64, a level :math:`()` or
+:math:`(B)`, energies :math:`(B)`.
+"""
+
+__all__ = ["Clusters", "Rows", "Stack", "spacing"]
+
+import abc
+import math
+import torch
+
+from collections.abc import Iterator, Sequence
+from torch import Tensor
+
+from ..analytic import GaussianMixture, maximize
+from ..energies import Energy
+
+LEADING = 64  # directions in which components have covariances of their own, at most
+NUMBERS = 2**18  # held at a time, which a cache holds
+SAME = 1e-20  # the squared distance, a coordinate, at which a row is a training row
+LOG_2PI = math.log(2 * math.pi)
+
+
+class LevelEnergy(Energy, abc.ABC):
+    r"""Abstract normalized energy of every noise level that can be sampled."""
+
+    @abc.abstractmethod
+    def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        r"""Returns the energies at a level, :math:`(B)`."""
+
+    @abc.abstractmethod
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""Returns n independent points of level 0, :math:`(n, D)`."""
+
+    @abc.abstractmethod
+    def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        r"""Returns the score :math:`-\nabla E`, :math:`(B, D)`."""
+
+
+def variance_of(sigma: Tensor | float, x: Tensor) -> Tensor:
+    r"""Returns the variance of a level, :math:`(1, 1)` or :math:`(B, 1)`."""
+    return torch.as_tensor(sigma, dtype=x.dtype, device=x.device).square().reshape(-1, 1)
+
+
+class Rows(LevelEnergy):
+    r"""Creates the energy of one Gaussian at each row.
+
+    Arguments:
+        rows: The rows, :math:`(N, D)`.
+        width: The standard deviation h > 0 of the Gaussians, or one for each of the directions,
+            :math:`(D)`.
+        directions: Orthonormal directions, the columns of :math:`(D, D)`; those of the
+            coordinates if not given.
+    """
+
+    rows: Tensor
+    width: Tensor
+    directions: Tensor | None
+
+    def __init__(
+        self, rows: Tensor, width: float | Tensor, directions: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        width = torch.as_tensor(width, dtype=rows.dtype).reshape(-1)
+        self.register_buffer("rows", rows if directions is None else rows @ directions)
+        self.register_buffer("width", width)
+        self.register_buffer("directions", directions)
+
+    @classmethod
+    def shaped(cls, rows: Tensor, width: float, floor: float) -> "Rows":
+        r"""Returns Gaussians in the shape of the covariance of the rows, :math:`h^2 \Sigma`,
+        with h in units of the spacing of the whitened rows."""
+        n, d = rows.shape
+        shift = rows - rows.mean(0)
+        covariance = shift.T @ shift / n
+        mean = covariance.diagonal().mean() * torch.eye(d, dtype=rows.dtype)
+        variances, directions = torch.linalg.eigh((n * covariance + d * mean) / (n + d))
+        scales = variances.clamp_min(floor**2).sqrt()
+        h = width * spacing(shift @ directions / scales)
+        return cls(rows, (h * scales).clamp_min(floor), directions)
+
+    def turn(self, x: Tensor) -> Tensor:
+        return x if self.directions is None else x @ self.directions
+
+    def logits(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns :math:`x \cdot v^{-1} r - r \cdot v^{-1} r / 2` of turned points and rows,
+        :math:`(B, N)`, and :math:`x \cdot v^{-1} x / 2`, :math:`(B)`, by which half the squared
+        distance exceeds minus the former; variances v are (1 or B, 1 or D)."""
+        pull = x / v
+        own = (x * pull).sum(1) / 2
+        if v.shape[1] == 1:
+            rows = self.rows.square().sum(1) / (2 * v)
+        else:
+            rows = (0.5 / v) @ self.rows.square().T
+        return torch.addmm(rows, pull, self.rows.T, beta=-1), own
+
+    def forward(self, x: Tensor, sigma: Tensor | float = 0.0, apart: bool = False) -> Tensor:
+        r"""Returns the energies.
+
+        Arguments:
+            x: The points, :math:`(B, D)`.
+            sigma: The level.
+            apart: Whether a point that is one of the rows is judged without that row.
+        """
+        n, d = self.rows.shape
+        v = self.width.square() + variance_of(sigma, x)
+        x = self.turn(x)
+        step = max(1, NUMBERS // n)
+        parts = []
+        for k in range(0, len(x), step):
+            part = v if len(v) == 1 else v[k : k + step]
+            parts.append(self.energies(x[k : k + step], part, apart))
+        log_det = d * torch.log(v).mean(1)
+        return torch.cat(parts) + math.log(n) + (d * LOG_2PI + log_det) / 2
+
+    def energies(self, x: Tensor, v: Tensor, apart: bool) -> Tensor:
+        logits, own = self.logits(x, v)
+        if apart and len(self.rows) > 1:
+            which = logits.argmax(1)
+            # products of large numbers cancel: the distance itself decides
+            same = (x - self.rows[which]).square().sum(1) <= SAME * x.shape[1]
+            logits[same, which[same]] = -math.inf
+        return own - torch.logsumexp(logits, 1)
+
+    def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        v = self.width.square() + variance_of(sigma, x)
+        x = self.turn(x)
+        pull = (torch.softmax(self.logits(x, v)[0], 1) @ self.rows - x) / v
+        return pull if self.directions is None else pull @ self.directions.T
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        which = torch.randint(len(self.rows), (n,), generator=generator)
+        z = torch.randn(n, self.rows.shape[1], generator=generator, dtype=self.rows.dtype)
+        x = self.rows[which] + self.width * z
+        return x if self.directions is None else x @ self.directions.T
+
+
+class Clusters(LevelEnergy):
+    r"""Creates the energy of a mixture in the leading directions of the data.
+
+    Arguments:
+        mixture: The mixture of :math:`V^\top (x - c)`.
+        center: The point c, :math:`(D)`.
+        directions: V, :math:`(D, r)`, orthonormal; `None` if r = D.
+        rest: The standard deviation s > 0 in the other directions.
+    """
+
+    center: Tensor
+    directions: Tensor | None
+    variances: Tensor
+    axes: Tensor
+    shifts: Tensor
+    log_weights: Tensor
+
+    def __init__(
+        self,
+        mixture: GaussianMixture,
+        center: Tensor,
+        directions: Tensor | None = None,
+        rest: float = 1.0,
+    ) -> None:
+        super().__init__()
+        variances, axes = torch.linalg.eigh(mixture.covariances)  # (K, r), (K, r, r)
+        shifts = (mixture.means[:, None] @ axes)[:, 0]
+        self.rest = rest
+        self.register_buffer("center", center)
+        self.register_buffer("directions", directions)
+        self.register_buffer("variances", variances)
+        self.register_buffer("axes", axes)
+        self.register_buffer("shifts", shifts)
+        self.register_buffer("log_weights", torch.log(mixture.weights))
+
+    @classmethod
+    def fit(
+        cls,
+        x: Tensor,
+        components: int,
+        floor: float,
+        iterations: int,
+        generator: torch.Generator | None,
+        shrink: float = 1.0,
+    ) -> "Clusters":
+        r"""Returns the mixture that expectation maximization finds, in the leading directions.
+        Covariances are shrunk to the mean diagonal of all components, as `fokker.analytic` has
+        it."""
+        n, d = x.shape
+        center = x.mean(0)
+        fit = lambda u: maximize(u, components, floor, generator, iterations, True, shrink)
+        if d <= LEADING:
+            return cls(fit(x - center), center)
+        _, singular, basis = torch.linalg.svd(x - center, full_matrices=False)
+        r = min(LEADING, len(singular))
+        rest = float(singular[r:].square().sum()) / (n * (d - r)) + floor**2
+        directions = basis[:r].T.contiguous()
+        return cls(fit((x - center) @ directions), center, directions, math.sqrt(rest))
+
+    def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        K, r = self.shifts.shape
+        step = max(1, NUMBERS // (K * r))
+        v = variance_of(sigma, x)
+        parts = []
+        for k in range(0, len(x), step):
+            part = v if len(v) == 1 else v[k : k + step]
+            parts.append(self.energies(x[k : k + step], part))
+        return torch.cat(parts)
+
+    def energies(self, x: Tensor, v: Tensor) -> Tensor:
+        shift = x - self.center
+        u = shift if self.directions is None else shift @ self.directions
+        K, r = self.shifts.shape
+        y = (u @ self.axes.permute(1, 0, 2).reshape(r, K * r)).reshape(-1, K, r) - self.shifts
+        variances = self.variances + v[:, :, None]  # (1 or B, K, r)
+        logs = -(y.square() / variances).sum(2) / 2 - torch.log(variances).sum(2) / 2
+        e = -torch.logsumexp(self.log_weights + logs, 1) + r * LOG_2PI / 2
+        if self.directions is not None:
+            rest = self.rest**2 + v[:, 0]
+            square = (shift.square().sum(1) - u.square().sum(1)).clamp_min(0)
+            e = e + square / (2 * rest) + (x.shape[1] - r) * (LOG_2PI + torch.log(rest)) / 2
+        return e
+
+    def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        v, shift = variance_of(sigma, x), x - self.center
+        u = shift if self.directions is None else shift @ self.directions
+        K, r = self.shifts.shape
+        y = (u @ self.axes.permute(1, 0, 2).reshape(r, K * r)).reshape(-1, K, r) - self.shifts
+        variances = self.variances + v[:, :, None]
+        pull = y / variances
+        logs = -(y * pull).sum(2) / 2 - torch.log(variances).sum(2) / 2
+        share = torch.softmax(self.log_weights + logs, 1)
+        g = (share[:, :, None] * pull).reshape(-1, K * r)
+        g = g @ self.axes.permute(0, 2, 1).reshape(K * r, r)
+        if self.directions is None:
+            return -g
+        rest = (shift - u @ self.directions.T) / (self.rest**2 + v)
+        return -(g @ self.directions.T) - rest
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        k = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
+        z = torch.randn(n, self.shifts.shape[1], generator=generator, dtype=self.shifts.dtype)
+        y = self.shifts[k] + z * self.variances[k].sqrt()
+        u = torch.empty_like(y)
+        for j in k.unique().tolist():
+            u[k == j] = y[k == j] @ self.axes[j].T
+        if self.directions is None:
+            return self.center + u
+        rest = torch.randn(n, len(self.directions), generator=generator, dtype=u.dtype) * self.rest
+        rest = rest - (rest @ self.directions) @ self.directions.T
+        return self.center + u @ self.directions.T + rest
+
+
+class Stack(LevelEnergy):
+    r"""Creates the mixture of normalized energies, with weights that sum to one."""
+
+    weights: Tensor
+
+    def __init__(self, parts: Sequence[LevelEnergy], weights: Tensor) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(parts)
+        self.register_buffer("weights", weights / weights.sum())
+
+    def __iter__(self) -> Iterator[LevelEnergy]:
+        return (part for part in self.parts if isinstance(part, LevelEnergy))
+
+    def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        logs = torch.stack([-part(x, sigma) for part in self], 1)
+        return -torch.logsumexp(torch.log(self.weights) + logs, 1)
+
+    def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
+        logs = torch.stack([-part(x, sigma) for part in self], 1)
+        share = torch.softmax(torch.log(self.weights) + logs, 1)
+        scores = torch.stack([part.score(x, sigma) for part in self], 1)
+        return (share[:, :, None] * scores).sum(1)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        counts = torch.bincount(which, minlength=len(self.weights)).tolist()
+        parts = [
+            part.sample(count, generator)
+            for part, count in zip(self, counts, strict=True)
+            if count
+        ]
+        x = torch.cat(parts)
+        return x[torch.randperm(n, generator=generator)]
+
+
+def spacing(rows: Tensor, neighbor: int = 3, most: int = 2000) -> float:
+    r"""Returns the spacing of rows: the median distance to the third nearest other row, divided
+    by :math:`\sqrt{D}`."""
+    n, d = rows.shape
+    if n < 2:
+        return 1.0
+    some = rows[: min(n, most)]
+    found = torch.cat([
+        torch.topk(torch.cdist(part, rows), min(neighbor + 1, n), largest=False).values[:, -1]
+        for part in some.split(max(1, NUMBERS // n))
+    ])
+    return float(found.median()) / math.sqrt(d)

@@ -1,0 +1,105 @@
+r"""The studies of real tables, on a small one."""
+
+import numpy as np
+import pytest
+
+from pathlib import Path
+from studies import anomalies, likelihoods, results
+from studies.ranking import critical_difference, draw, mean_ranks
+from studies.tables.tabular import (
+    anomaly_table,
+    best_or_within,
+    correction_table,
+    likelihood_rows,
+    likelihood_table,
+    paired,
+    trial_table,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
+    for name in ("4_a", "6_cardio"):
+        x = np.concatenate([rng.normal(size=(150, 3)), rng.normal(3.0, 1.0, size=(30, 3))])
+        np.savez(folder / f"{name}.npz", X=x, y=np.repeat([0, 1], [150, 30]))
+    return folder
+
+
+def test_settings_split_rows(folder):
+    path = folder / "4_a.npz"
+    normal, mixed = (anomalies.load(path, s, 0, 10_000) for s in anomalies.SETTINGS)
+    assert normal.train.shape == (75, 3) and normal.odd.sum() == 30 and len(normal.test) == 105
+    assert mixed.train.shape == (90, 3) and mixed.odd.sum() == 15
+    few = anomalies.load(path, "normal", 0, 60)
+    assert len(few.train) == 20 and few.odd.sum() == anomalies.ANOMALIES
+
+
+def test_choices_were_made_on_every_second_set():
+    assert len(anomalies.CHOSEN) == 15 and list(anomalies.CHOSEN) == sorted(anomalies.CHOSEN)
+
+
+def test_methods_run_and_tables_render(folder, tmp_path):
+    out, methods = tmp_path / "t.json", {"energy", "energy, told", "kNN", "MCD"}
+    chosen = {name: m for name, m in anomalies.METHODS.items() if name in methods}
+    names = [path.stem for path in anomalies.sets(folder)]
+    said = []
+    for _ in range(2):  # the second time, nothing is left
+        anomalies.run(out, folder, chosen, names, seeds=(0,), progress=said.append)
+    assert len(said) == 4
+    rows = results.load(out)["rows"]
+    assert len(rows) == 2 * 2 * len(methods) and not any(row["failed"] for row in rows)
+    assert min(row["auroc"] for row in rows if row["method"] == "energy") > 90
+    assert {row["part"] for row in rows} == {"chosen on", "reported"}
+
+
+def test_a_failure_is_a_result(folder):
+    def broken(train, test, seed):
+        raise ValueError("no")
+
+    split = anomalies.load(folder / "4_a.npz", "normal", 0, 100)
+    row = anomalies.measure("kNN", broken, split, 0)
+    assert row["failed"] and row["auroc"] is None and row["error"] == "no"
+
+
+def test_likelihoods_run(folder, tmp_path):
+    out = tmp_path / "l.json"
+    chosen = {m: likelihoods.METHODS[m] for m in ("energy", "GMM by BIC", "KDE by CV")}
+    likelihoods.run(out, folder, chosen, (0,))
+    found = likelihood_rows(out)
+    assert set(found) == {"4_a", "6_cardio"}
+    for values in found.values():  # of a Gaussian, which ours must not miss by much
+        assert values["energy"][0] > values["GMM by BIC"][0] - 0.3
+    assert 0 <= best_or_within(found, "energy") <= 2 and "best, or within" in likelihood_table(out)
+
+
+def test_a_spline_flow_learns(folder, monkeypatch):
+    monkeypatch.setattr(likelihoods, "EPOCHS", 15)
+    parts = likelihoods.prepare(folder / "4_a.npz", 0, 150)
+    flow, broad = (likelihoods.METHODS[m](*parts, 0) for m in ("neural spline flow", "GMM by BIC"))
+    assert flow.mean() > broad.mean() - 2.0
+
+
+def test_ranks_and_their_critical_difference():
+    scores = {"a": {"x": 3.0, "y": 2.0}, "b": {"x": 1.0, "y": 2.0}, "c": {"x": 2.0, "y": 1.0}}
+    ranks, n = mean_ranks(scores)
+    assert n == 2 and ranks == {"a": 1.25, "b": 2.25, "c": 2.5}
+    # Demsar (2006), table 5: q = 2.343 of three methods, at 5 %
+    assert critical_difference(3, 30) == pytest.approx(2.343 * (12 / 180) ** 0.5, rel=1e-3)
+
+
+def test_paired_differences():
+    gap, error = paired({"x": 3.0, "y": 1.0, "z": 9.0}, {"x": 1.0, "y": 1.0})
+    assert (gap, error) == (1.0, 1.0)
+
+
+def test_tables_of_the_results(tmp_path):
+    found = ROOT / "results"
+    assert "EnergyOutlier" in anomaly_table(found / "tables.json")
+    assert "rows, ranks, clusters" in trial_table(found / "tables_trials.json")
+    assert correction_table(found / "tables_trials.json").count("\n") == 3
+    draw(found / "tables.json", tmp_path / "ranks.png")
+    assert (tmp_path / "ranks.png").stat().st_size > 10_000
