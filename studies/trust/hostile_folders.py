@@ -20,7 +20,7 @@ import torch
 
 from collections.abc import Iterator
 from fokker import fit
-from fokker.objectives import LevelDCD, LogUniform, MultiTimeDCD
+from fokker.objectives import LevelDCD, Limit, LogUniform, MultiTimeDCD
 from fokker.runs import checkpoints
 from fokker.runs.config import Config, ImageData, Network, Optimization, TableData, ToyData, UNet
 from functools import partial
@@ -51,7 +51,7 @@ def bases(root: Path) -> list[Path]:
     rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).tolist()
     table.write_text("u,v\n" + "\n".join(f"{a:.4f},{b:.4f}" for a, b in rows) + "\n")
     network, multi = Network(8, 2, confine=0.7), MultiTimeDCD(points=8)
-    level = LevelDCD(LogUniform(0.1, 1.0), form="limit", conditional=True)
+    level = LevelDCD(LogUniform(0.1, 1.0), Limit(), conditional=True)
     configs = {
         "toy": Config(ToyData("moons"), multi, network, OPTIMIZATION, evaluate=2),
         "table": Config(TableData(str(table)), multi, network, OPTIMIZATION, evaluate=2),

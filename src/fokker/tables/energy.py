@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from .mixture import LevelEnergy
 from ..derivatives import gradient
 from ..energies import Energy
-from ..objectives import LevelDCD, LogUniform
+from ..objectives import LevelDCD, Limit, LogUniform
 from ..shapes import align, dot
 
 
@@ -150,7 +150,7 @@ def learn(
     generator = torch.Generator().manual_seed(seed)
     energy = Corrected(base, Net(train.shape[1], settings.width, generator), settings.bound)
     law = LogUniform(lowest, max(settings.highest, 2 * lowest))
-    objective = LevelDCD(law, form="limit", conditional=True, weight="variance")
+    objective = LevelDCD(law, Limit(), conditional=True, weight="variance")
     again = max(1, 1000 // len(validation))  # a row is looked at with several noises
     rows = validation.repeat(again, 1)
     sigma = law.sample(rows, generator)
