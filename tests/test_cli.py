@@ -131,7 +131,11 @@ def test_a_reader_that_has_gone_is_no_fault(monkeypatch, capsys):
             2,
             "usual size",
         ),
-        (RuntimeError("Storage size calculation overflowed with sizes=[4]"), 2, "usual size"),
+        (
+            RuntimeError("Storage size calculation overflowed with sizes=[4]"),
+            2,
+            "fits into memory",
+        ),
     ],
 )
 def test_numbers_beyond_measure_are_one_line(monkeypatch, capsys, error, code, words):

@@ -33,7 +33,7 @@ from ..runs.training import Interrupted
 from ..samplers import Unreliable
 
 # how torch says that a number does not fit into its type
-OVERFLOW = ("without overflow", "size calculation overflowed", "out of range for type")
+OVERFLOW = ("without overflow", "out of range for type")
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
 
 # a command is one or two words; the second picks among the classes under the first

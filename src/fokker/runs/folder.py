@@ -60,11 +60,11 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def line_of(value: Any) -> dict[str, Any]:
     r"""Returns a line of the metrics that was read: a step, numbers and `None`, and the words of
-    an event. Any other raises."""
+    an event, or why a figure is unknown. Any other raises."""
     if not isinstance(value, dict):
         raise ValueError(f"expected a table, got {brief(value)}")
     for name, entry in value.items():
-        words = "event" in value and name in {"event", "reason"}
+        words = name == "unknown" or ("event" in value and name in {"event", "reason"})
         if not (isinstance(entry, str) if words else entry is None or number(entry)):
             kind = "a text" if words else "a finite number or null"
             raise ValueError(f"expected {kind} at {brief(name, 40)}, got {brief(entry)}")
