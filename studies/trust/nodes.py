@@ -75,7 +75,7 @@ def start(
     if name is not None:
         env |= {"GLOO_SOCKET_IFNAME": f"fokker{i}"}
         command[command.index("--rdzv-id") : command.index("--rdzv-id")] = [
-            "--local-addr", f"10.77.0.{i + 1}",
+            "--local-addr", f"10.77.0.{i + 1}", "--rdzv-conf", f"is_host={i == 0}",
         ]  # fmt: skip
     log = (root / f"log-{run.name}-{i}").open("ab")
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
