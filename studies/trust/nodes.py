@@ -3,9 +3,9 @@ r"""Two nodes: one run on two machines, one of which is killed and joins again.
 The machines are two network namespaces, joined by a pair of virtual interfaces. Each starts
 `torchrun` with one rank; they meet by the rendezvous of the first and train one run, with Gloo.
 All processes of the second are killed (SIGKILL) once the run has saved a checkpoint; a torchrun
-that has ended is started again, as a scheduler does; all ranks go on from the newest checkpoint. In the end the run must be the same
-as that of two ranks on one machine left alone, bit for bit. Needs Linux, and root for the
-namespaces.
+that has ended is started again, as a scheduler does; all ranks go on from the newest checkpoint.
+In the end the run must be the same as that of two ranks on one machine left alone, bit for bit.
+Needs Linux, and root for the namespaces.
 
     python studies/trust/nodes.py --out results/trust.json
 """
@@ -126,11 +126,12 @@ def main(args: list[str] | None = None) -> None:
         where = difference(newest(run), newest(root / "whole"))
         seconds = time.perf_counter() - begin
     faults = sum(code != 0 for code in codes) + (where is not None)
+    same = "equal bit for bit to" if where is None else "other than"
     detail = (
         "2 network namespaces as nodes, torchrun with a c10d rendezvous, Gloo, one rank each; the"
         f" second node killed after step {at} of {CONFIG.optimization.steps} and joined again:"
-        f" {starts} starts of torchrun in all, {seconds:.0f} s; the end {'equal bit for bit to' if where is None else 'other than'} 2"
-        f" ranks on one machine; {faults} faults"
+        f" {starts} starts of torchrun, {seconds:.0f} s; the end {same} 2 ranks on one machine;"
+        f" {faults} faults"
     )
     print(detail, where, codes)
     if given.out is not None:
