@@ -154,7 +154,9 @@ def main(args: list[str] | None = None) -> None:
     print(detail)
     if given.out is not None:
         row = {"value": len(faults), "unit": f"faults in {count:,} folders", "detail": detail}
-        command = f"python studies/trust/hostile_folders.py --out {given.out}"
+        command = (
+            f"python studies/trust/hostile_folders.py --share {given.share} --out {given.out}"
+        )
         record(given.out, "hostile-folders", [row], command)
     if faults:
         raise SystemExit(f"expected no fault, got {len(faults)}")

@@ -2,10 +2,10 @@ r"""Two nodes: one run on two machines, one of which is killed and joins again.
 
 The machines are two network namespaces, joined by a pair of virtual interfaces. Each starts
 `torchrun` with one rank; they meet by the rendezvous of the first and train one run, with Gloo.
-The second is killed (SIGKILL, the agent and its rank) once the run has saved a checkpoint, and
-started again: all ranks then go on from the newest checkpoint. In the end the run must be the same
-as that of two ranks on one machine left alone, bit for bit. Needs Linux, and root for the
-namespaces.
+All processes of the second are killed (SIGKILL) once the run has saved a checkpoint; a torchrun
+that has ended is started again, as a scheduler does; all ranks go on from the newest checkpoint.
+In the end the run must be the same as that of two ranks on one machine left alone, bit for bit.
+Needs Linux, and root for the namespaces.
 
     python studies/trust/nodes.py --out results/trust.json
 """
@@ -28,6 +28,8 @@ from studies.trust.kill import difference
 
 ADDRESS = "10.77.0.1"
 PORT = 29517
+STARTS = 8  # of torchrun after the death of a node
+TIMES = "read_timeout=15,keep_alive_interval=1,keep_alive_max_attempt=2"  # of the rendezvous
 CONFIG = Config(
     ToyData("moons"),
     MultiTimeDCD(points=16),
@@ -75,7 +77,7 @@ def start(
     if name is not None:
         env |= {"GLOO_SOCKET_IFNAME": f"fokker{i}"}
         command[command.index("--rdzv-id") : command.index("--rdzv-id")] = [
-            "--local-addr", f"10.77.0.{i + 1}",
+            "--local-addr", f"10.77.0.{i + 1}", "--rdzv-conf", f"is_host={i == 0},{TIMES}",
         ]  # fmt: skip
     log = (root / f"log-{run.name}-{i}").open("ab")
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -99,11 +101,21 @@ def main(args: list[str] | None = None) -> None:
             nodes = [start(name, i, 2, 1, root, run) for i, name in enumerate(spaces)]
             while not names(run / "checkpoint") and nodes[0].poll() is None:
                 time.sleep(0.05)
-            os.killpg(nodes[1].pid, signal.SIGKILL)
+            pids = subprocess.run(
+                ["ip", "netns", "pids", spaces[1]], check=True, capture_output=True, text=True
+            ).stdout.split()
+            for pid in pids:  # the whole node
+                os.kill(int(pid), signal.SIGKILL)
             nodes[1].wait()
-            at = names(run / "checkpoint")[-1].step
-            nodes[1] = start(spaces[1], 1, 2, 1, root, run)
-            codes = [node.wait(60 * given.minutes) for node in nodes]
+            at, starts = names(run / "checkpoint")[-1].step, 0
+            while any(node.poll() != 0 for node in nodes):
+                for i, node in enumerate(nodes):
+                    if node.poll() and starts < STARTS:  # as a scheduler does
+                        nodes[i], starts = start(spaces[i], i, 2, 1, root, run), starts + 1
+                if time.perf_counter() - begin > 60 * given.minutes:
+                    break
+                time.sleep(0.1)
+            codes = [node.poll() for node in nodes]
         finally:
             for node in nodes:
                 if node.poll() is None:
@@ -113,12 +125,13 @@ def main(args: list[str] | None = None) -> None:
             print((root / "log-run-0").read_text()[-1500:])
         where = difference(newest(run), newest(root / "whole"))
         seconds = time.perf_counter() - begin
-    faults = sum(map(bool, codes)) + (where is not None)
+    faults = sum(code != 0 for code in codes) + (where is not None)
+    same = "equal bit for bit to" if where is None else "other than"
     detail = (
         "2 network namespaces as nodes, torchrun with a c10d rendezvous, Gloo, one rank each; the"
-        f" second node killed after step {at} of {CONFIG.optimization.steps} and started again:"
-        f" {seconds:.0f} s, the end {'equal bit for bit to' if where is None else 'other than'} 2"
-        f" ranks on one machine; {faults} faults"
+        f" second node killed after step {at} of {CONFIG.optimization.steps} and joined again:"
+        f" {starts} starts of torchrun, {seconds:.0f} s; the end {same} 2 ranks on one machine;"
+        f" {faults} faults"
     )
     print(detail, where, codes)
     if given.out is not None:

@@ -111,7 +111,7 @@ def main(args: list[str] | None = None) -> None:
     print(detail)
     if given.out is not None:
         row = {"value": len(faults), "unit": f"faults in {count:,} folders", "detail": detail}
-        command = f"python studies/trust/special_files.py --out {given.out}"
+        command = f"python studies/trust/special_files.py --every {given.every} --out {given.out}"
         record(given.out, "special-files", [row], command)
     if faults:
         raise SystemExit(f"expected no fault, got {len(faults)}")

@@ -110,9 +110,18 @@ def export(run: Path, runs: Path, name: str, step: int) -> tuple[Path, str]:
     saved = read_config(run)
     runs.mkdir(parents=True, exist_ok=True)
     with beside(runs / name, folder=True) as partial:
-        shutil.copytree(
-            run, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock", ".*.partial")
-        )
+        try:
+            shutil.copytree(
+                run,
+                partial,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns(".lock", ".*.partial"),
+            )
+        except shutil.Error as error:  # of every file that could not be copied
+            *_, reason = error.args[0][0]
+            raise OSError(
+                f"expected a folder that a run can be exported to, got {runs}: {reason[:200]}"
+            ) from error
         for file in saved.data.files():
             shutil.copy(file, partial / Path(file).name)
         while True:
