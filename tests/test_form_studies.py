@@ -1,5 +1,6 @@
 r"""The studies of forms, of CD with its term, and of the parts of the multi-time divergence."""
 
+import math
 import pytest
 import torch
 
@@ -106,3 +107,18 @@ def test_forms_are_named_in_rows():
     assert results.form_of(objective) == "Bridge(step=0.02, draws=1, shift=0.1)"
     assert results.form_of(MultiTimeDCD()) is None
     assert {type(f) for f in (Limit(), Central(), Bridge())} < set(levels.FORMS.values())
+
+
+def test_what_is_said_of_the_term_of_cd():
+    rows = results.load(ROOT / "results/cd.json")["rows"]
+    own = {m: [r for r in rows if r["method"] == m] for m in cd.METHODS}
+    fell = [(sum(r["diverged"] for r in group), len(group)) for group in own.values()]
+    assert fell == [(5, 18), (5, 18), (5, 18), (0, 18)]
+    kl = lambda m, data: [
+        math.inf if r["diverged"] else r["kl"]
+        for r in own[m]
+        if (r["trial"], r["data"]) == ("chosen", data)
+    ]
+    plain, whole, other, _ = cd.METHODS
+    for data in cd.SETS:
+        assert sum(kl(whole, data)) < min(sum(kl(plain, data)), sum(kl(other, data)))

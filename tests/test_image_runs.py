@@ -429,10 +429,12 @@ def test_seconds_to_the_row_of_the_paper(tmp_path):
 
 @pytest.mark.slow
 def test_variants_of_the_divergence_train(tmp_path):
-    for _, method in denoising.VARIANTS:
-        part = denoising.Cell(MINI, "paper", method, steps=2, batch=4, quick=True)
+    for preset, method in denoising.VARIANTS:
+        part = denoising.Cell(MINI, preset, method, steps=2, batch=4, quick=True)
         denoising.run(part, tmp_path, count=2)
-    assert {row["method"] for row in denoising.collect(tmp_path)} == {"dcd-stein", "dcd-path"}
+    rows = denoising.collect(tmp_path)
+    assert {(row["preset"], row["method"]) for row in rows} == set(denoising.VARIANTS)
+    assert {row["form"].partition("(")[0] for row in rows} == {"Path", "Bridge", "Central"}
 
 
 @pytest.mark.slow

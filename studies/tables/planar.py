@@ -175,7 +175,7 @@ def cd_matrix(rows: Sequence[results.Row]) -> str:
     r"""Returns CD with and without its term beside DCD: the chosen value of each method on each
     set, and how many of its trials diverged."""
     sets = list(dict.fromkeys(row["data"] for row in rows))
-    header = ["gap % / KL / off %", "step", *sets, "diverged, of all trials", "seconds"]
+    header = ["gap % / KL / off %", "step", *sets, "diverged, of all runs", "seconds"]
     lines = []
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
