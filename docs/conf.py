@@ -133,8 +133,10 @@ def write_pages(app: Sphinx) -> None:
 
 
 def skip(app: Sphinx, what: str, name: str, obj: object, skipped: bool, options: object) -> bool:
-    r"""Leaves out the fields of named tuples, which are in the signature."""
-    return skipped or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
+    r"""Leaves out the fields of named tuples, which are in the signature, and the methods by which
+    scikit-learn routes metadata."""
+    text = getattr(obj, "__doc__", None) or ""
+    return skipped or text.startswith("Alias for field number") or "metadata_routing" in text
 
 
 kept: dict[str, list[str]] = {}

@@ -61,7 +61,13 @@ from .planar import (
     toy_rows,
 )
 from .sampling import normalizer_table, refusal_table, samples_table, tables_table
-from .tabular import anomaly_table, correction_table, likelihood_table, trial_table
+from .tabular import (
+    anomaly_table,
+    correction_table,
+    likelihood_table,
+    size_table,
+    trial_table,
+)
 from .. import results
 
 
@@ -105,6 +111,7 @@ def render(text: str, root: Path) -> str:
         "tables-trials": lambda: trial_table(root / "results/tables_trials.json"),
         "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
         "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
+        "tables-sizes": lambda: size_table(root / "results/tables_sizes.json"),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

@@ -1,6 +1,12 @@
 r"""The tables of real tables: anomalies, trials, likelihoods."""
 
-__all__ = ["anomaly_table", "correction_table", "likelihood_table", "trial_table"]
+__all__ = [
+    "anomaly_table",
+    "correction_table",
+    "likelihood_table",
+    "size_table",
+    "trial_table",
+]
 
 import math
 import statistics
@@ -136,3 +142,21 @@ def likelihood_table(path: Path) -> str:
     counts = [f"{best_or_within(found, m)} of {len(found)}" for m in methods]
     lines.append(["best, or within its error", *counts])
     return results.markdown(("table", *methods), lines)
+
+
+def size_table(path: Path) -> str:
+    r"""Returns the seconds of training, and of a million scores, by the size of the table."""
+    lines = [
+        [
+            f"{row['rows']:,} x {row['columns']:,}",
+            *(
+                f"{row[f'{kind}_{what}_seconds']:.1f}"
+                for kind in ("outlier", "density")
+                for what in ("fit", "million")
+            ),
+        ]
+        for row in results.load(path)["rows"]
+    ]
+    header = ("table", "`EnergyOutlier`: fit", "a million scores", "`EnergyDensity`: fit",
+              "a million scores")  # fmt: skip
+    return results.markdown(header, lines)
