@@ -8,7 +8,8 @@ all derivatives among them, in one flat graph without autograd. Then
 - every draw becomes an input: the noise is drawn outside, in the order in which the function
   would, so that a traced function with a generator gives what the function itself gives with that
   generator;
-- what is asked for twice is done once (`share`), but where memory is written to.
+- what is asked for twice is done once (`share`), but where memory is written to;
+- operations are put in an order that holds less memory at once (`fokker.compute.order`).
 
 What is left runs as it is, or compiled whole, and on a GPU captured at its first call as a CUDA
 graph (`fokker.compute.graphs`).
@@ -31,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing import Any
 
 from .graphs import Captured
+from .order import reorder, written
 
 aten = torch.ops.aten
 
@@ -123,29 +125,6 @@ class Drawing(TorchDispatchMode):
         if (draw := draw_of(func, args, kwargs or {}, out)) is not None:
             self.draws.append(draw)
         return out
-
-
-def written(graph: Graph) -> set[Node]:
-    r"""Returns the nodes whose memory some operation of a graph writes to: results, and views of
-    them."""
-    roots: dict[Node, Node] = {}  # the node that first had the memory of each
-    dirty: set[Node] = set()
-    for node in graph.nodes:
-        roots[node] = node
-        if node.target is operator.getitem:
-            roots[node] = roots[node.args[0]]
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        schema = node.target._schema.arguments
-        given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
-        for argument in schema:
-            if (alias := argument.alias_info) is None:
-                continue
-            for held in pytree.tree_leaves(given.get(argument.name)):
-                if isinstance(held, Node):
-                    roots[node] = roots[held]
-                    dirty |= {roots[held]} if alias.is_write else set()
-    return {node for node, root in roots.items() if root in dirty}
 
 
 def share(graph: Graph) -> None:
@@ -249,6 +228,7 @@ def trace(
         draws.append(draw)
     share(graph.graph)
     graph.graph.eliminate_dead_code()
+    reorder(graph.graph)
     graph.recompile()
     # torch.fx keeps the source of every graph for good
     for key in set(_loader.eval_cache) - known:
