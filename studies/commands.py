@@ -1,8 +1,10 @@
-r"""The commands of the studies: `fokker reproduce ...`, `fokker optima` and `fokker tables`."""
+r"""The commands of the studies: `fokker reproduce ...`, `fokker optima`, `fokker tables` and
+`fokker merge`."""
 
 __all__ = [
     "COMMANDS",
     "Bench",
+    "Merge",
     "Optima",
     "ReproduceAblation",
     "ReproduceCD",
@@ -20,6 +22,7 @@ __all__ = [
 
 import math
 import time
+import tyro
 
 from dataclasses import dataclass, replace
 from fokker import checks
@@ -76,6 +79,33 @@ class Tables:
             fresh = tables.render(text, self.root)
             path.write_text(fresh)
             print(f"{path}: {'rendered anew' if fresh != text else 'unchanged'}")
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Join files of results that hold parts of one study, such as seeds that ran side by side.
+
+    Each row keeps where it was made. Rows that contradict each other are refused, and then
+    nothing is written."""
+
+    file: tyro.conf.Positional[Path]
+    """The file of the study, such as results/normalizer.json; made if there is none."""
+    parts: tyro.conf.Positional[tuple[Path, ...]]
+    """The files that hold its parts."""
+    study: str | None = None
+    """The study, such as normalizer; by default the name of the file."""
+
+    def run(self) -> None:
+        from . import merge
+
+        if not self.parts:
+            raise ValueError("expected files to merge, got none")
+        kind = self.file.stem if self.study is None else self.study
+        if kind not in merge.KEYS:
+            raise checks.unknown(kind, list(merge.KEYS), "a study", "the file or --study")
+        came = merge.merge(self.file, self.parts, kind)
+        total = len(results.load(self.file)["rows"])
+        print(f"{self.file}: {came} rows came, {total} in all")
 
 
 @dataclass(frozen=True)
@@ -258,12 +288,19 @@ class ReproduceDenoising:
 
 @dataclass(frozen=True)
 class ReproduceNormalizer:
-    """Measure log Z by particles on targets where it is known, or on learned tables."""
+    """Measure log Z by particles on targets where it is known, or on learned tables.
+
+    Rows are written after each seed; those in the file already are not made again. Seeds can be
+    shared out among processes, each with a file of its own; `fokker merge` joins the files."""
 
     seeds: int = 40
-    """The number of seeds, from 0."""
+    """The number of seeds."""
+    first_seed: int = 0
+    """The first of them."""
     dimensions: tuple[int, ...] = (2, 10, 30, 60, 100, 300)
     """The dimensions of the mixtures."""
+    targets: tuple[str, ...] = ()
+    """Only these targets, such as mixture-far or funnel; all if not given."""
     base: Literal["mixture", "gaussian"] = "mixture"
     """What is fitted to exact samples as the base: a mixture of at most four Gaussians, or one."""
     tables: Path | None = None
@@ -272,32 +309,51 @@ class ReproduceNormalizer:
     """The number of training steps on each table."""
     minutes: float | None = None
     """Stop after so many minutes; the same command goes on."""
+    device: str = "cpu"
+    """The device, in float32 on a CPU, on one thread, and in float64 on a GPU."""
     out: Path = Path("results/normalizer.json")
     """The file of the figures."""
 
     def run(self) -> None:
-        from .sampling import normalizer
+        import torch
 
+        from .sampling import normalizer, targets
+
+        torch.set_num_threads(1)
         checks.positive_integer(seeds=self.seeds, steps=self.steps)
+        checks.at_least(0, first_seed=self.first_seed)
         say = Console().print
         if self.tables is not None:
             return normalizer.run_tables(self.out, self.tables, self.steps, progress=say)
-        normalizer.run(self.out, range(self.seeds), self.dimensions, self.base, self.minutes, say)
+        chosen = targets.targets(self.dimensions)
+        names = list(dict.fromkeys(name for name, _ in chosen))
+        for name in self.targets:
+            if name not in names:
+                raise checks.unknown(name, names, "a target", "--targets")
+        chosen = [pair for pair in chosen if pair[0] in (self.targets or names)]
+        seeds = range(self.first_seed, self.first_seed + self.seeds)
+        normalizer.run(self.out, seeds, chosen, self.base, self.minutes, self.device, say)
 
 
 @dataclass(frozen=True)
 class ReproduceSamples:
-    """Hold what is drawn against the model's own density, on all 2-D sets and both presets."""
+    """Hold what is drawn against the model's own density, on all 2-D sets and both presets.
+
+    A study that was stopped goes on where it was."""
 
     n: int = 10_000
     """The number of points."""
     steps: int = 1000
     """The number of training steps."""
     out: Path = Path("results/samples.json")
-    """The file of the figures."""
+    """The file of the figures; rows that are in it already are not made again."""
 
     def run(self) -> None:
+        import torch
+
         from .sampling import samples
+
+        torch.set_num_threads(1)
 
         checks.positive_integer(n=self.n, steps=self.steps)
         samples.run(self.out, self.n, self.steps, Console().print)
@@ -681,4 +737,5 @@ COMMANDS: dict[str, type | dict[str, type]] = {
     "bench": Bench,
     "optima": Optima,
     "tables": Tables,
+    "merge": Merge,
 }

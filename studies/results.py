@@ -12,7 +12,7 @@ and every table in the README and the docs is rendered from such a file, between
 a table and its file differ.
 """
 
-__all__ = ["form_of", "load", "markdown", "render", "save"]
+__all__ = ["form_of", "load", "markdown", "provenance", "render", "rows_of", "save"]
 
 import json
 import os
@@ -63,6 +63,21 @@ def hardware(device: str | torch.device = "cpu") -> str:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
         model = found.group(1) if found else model
     return f"{model}, {os.cpu_count()} cores"
+
+
+def provenance(device: str | torch.device = "cpu") -> Row:
+    r"""Returns where a row comes from, for files whose rows are made on several machines."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    made = {"commit": commit(), "time": now, "hardware": hardware(device)}
+    return made | {"torch": torch.__version__}
+
+
+def rows_of(content: Row) -> list[Row]:
+    r"""Returns the rows of a file, each with its provenance: its own, or that of the file."""
+    made = {key: content[key] for key in ("commit", "time", "hardware")}
+    made["torch"] = content["versions"]["torch"]
+    return [{**row, **{key: row.get(key, value) for key, value in made.items()}}
+            for row in content["rows"]]  # fmt: skip
 
 
 def save(

@@ -9,6 +9,7 @@ from conftest import three_modes
 from fokker import load
 from fokker.analytic import Gaussian, GaussianMixture, fit_mixture
 from fokker.app.cli import main
+from fokker.derivatives import gradient
 from fokker.energies import Function, Mixture, Quadratic, Restricted
 from fokker.grid import Grid
 from fokker.samplers import (
@@ -22,6 +23,7 @@ from fokker.samplers import (
     normalize,
     widened,
 )
+from fokker.samplers.particles import Path, Rung
 from fokker.samplers.weights import combine, effective_share, resample
 from studies.sampling.samples import BAD, energy_distance
 from studies.sampling.targets import target, targets
@@ -119,6 +121,56 @@ def test_the_confining_quadratic_is_a_base():
     assert confining(Quadratic(2.0), 5) is None
 
 
+# --- gradients in closed form ---
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0])
+@pytest.mark.parametrize("name", ["mixture-unequal", "funnel", "gmm-40"])
+def test_the_gradient_of_a_rung_is_that_of_autograd(name, beta, generator):
+    known = target(name, 10, torch.zeros(()))
+    d = known.dimension
+    base = GaussianMixture(torch.randn(3, d, generator=generator), correlated(d))
+    factor = torch.linalg.cholesky(correlated(d, 1))
+    rung = Rung(beta, torch.randn(d, generator=generator), factor, 0.5)
+    u, path = torch.randn(40, d, generator=generator), Path(base, known.energy, rung)
+
+    def plain(u):
+        x = rung.center + u @ factor.T
+        first = -torch.logsumexp(base.parts(x)[0], 0)
+        return (1 - beta) * first + beta * known.energy(x)
+
+    g, e = torch.func.grad(lambda u: (plain(u).sum(), plain(u)), has_aux=True)(u)
+    torch.testing.assert_close(path(u), e)
+    torch.testing.assert_close(path.slope(u), (e, g))
+
+
+def test_a_gradient_is_that_of_the_forward_it_belongs_to():
+    class Steeper(GaussianMixture):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    base, x = three_modes(), torch.randn(20, 2, generator=seeded())
+    steeper = Steeper(base.means, base.covariances, base.weights)
+    e, g = gradient(base, x)
+    torch.testing.assert_close(gradient(steeper, x), (2 * e, 2 * g))
+    torch.testing.assert_close(base.score(x), -g)
+
+
+def test_a_mixture_draws_each_component_by_its_own_covariance(generator):
+    means = torch.tensor([[-20.0, 0.0], [20.0, 0.0], [0.0, 50.0]])
+    covariances = torch.stack([correlated(2, k) for k in range(3)])
+    p = GaussianMixture(means, covariances, torch.tensor([0.5, 0.3, 0.2]))
+    x = p.sample(60_000, generator)
+    nearest = torch.cdist(x, means).argmin(1)
+    for k in range(3):
+        part = x[nearest == k]
+        n, c = len(part), covariances[k]
+        assert abs(n / len(x) - float(p.weights[k])) < 5 * 0.5 / math.sqrt(len(x))
+        assert ((part.mean(0) - means[k]).abs() < 5 * torch.sqrt(c.diagonal() / n)).all()
+        spread = torch.sqrt((c.square() + torch.outer(c.diagonal(), c.diagonal())) / n)
+        assert ((part.T.cov() - c).abs() < 5 * spread).all()
+
+
 # --- the constant ---
 
 
@@ -214,6 +266,32 @@ def test_exact_samples_of_targets_have_their_energies(name):
     error = float(found.energies.std() / math.sqrt(len(found.energies)))
     spread = math.hypot(error, float(e.std()) / math.sqrt(len(e)))
     assert abs(float(found.energies.mean() - e.mean())) < 5 * spread
+
+
+def test_the_study_of_log_z_shares_out_its_seeds(tmp_path, monkeypatch, capsys):
+    r"""Two processes with a file each make the rows that one makes."""
+    from studies import results
+    from studies.sampling import normalizer
+
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(normalizer, "particles_of", lambda dim: 256)
+    some = ["--dimensions", "3", "--targets", "mixture-equal"]
+    for name, seeds in {"whole": (0, 3), "a": (0, 1), "b": (1, 2)}.items():
+        first, count = (str(k) for k in seeds)
+        out = str(tmp_path / f"{name}.json")
+        arguments = [*some, "--first-seed", first, "--seeds", count, "--out", out]
+        main(["reproduce", "normalizer", *arguments])
+    parts = [str(tmp_path / f"{name}.json") for name in ("both", "a", "b")]
+    main(["merge", *parts, "--study", "normalizer"])
+    rows = lambda name: [
+        {k: v for k, v in r.items() if k not in {"seconds", "time"}}
+        for r in results.load(tmp_path / f"{name}.json")["rows"]
+    ]
+    assert rows("both") == rows("whole") and len(rows("whole")) == 9
+    assert all({"commit", "hardware", "torch"} < r.keys() for r in rows("a"))
+    for row in rows("whole"):
+        if row["method"] == "bracket":
+            assert row["low"] <= row["truth"] <= row["high"]
 
 
 def test_draw_takes_the_exact_way_where_there_is_one(generator):

@@ -41,7 +41,6 @@ from .energies import Energy
 STARTS, ITERATIONS = 2, 40  # of expectation maximization
 SETTLED = 1e-3  # nats a point, below which it stops
 ROWS = 4000  # points that a mixture is fitted to, at most
-NUMBERS = 2**22  # held at a time where a mixture has many components or dimensions
 
 
 class GaussianMixture(Energy):
@@ -116,17 +115,22 @@ class GaussianMixture(Energy):
     def forward(self, x: Tensor) -> Tensor:
         return -torch.logsumexp(self.parts(x)[0], dim=0)
 
+    def slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns the energy and its gradient, :math:`(B)` and :math:`(B, D)`."""
+        logs, pull = self.parts(x)
+        return -torch.logsumexp(logs, dim=0), weighted(torch.softmax(logs, dim=0), pull)
+
     def jet(self, x: Tensor) -> Jet:
         logs, pull = self.parts(x)
         r = torch.softmax(logs, dim=0)
-        g = (r[..., None] * pull).sum(0)
+        g = weighted(r, pull)
         trace = torch.diagonal(self.precisions, dim1=1, dim2=2).sum(1)
         spread = (pull - g).square().sum(-1)  # not a difference of squares, which cancels
         return Jet(-torch.logsumexp(logs, dim=0), g, (r * (trace[:, None] - spread)).sum(0))
 
     def score(self, x: Tensor) -> Tensor:
         r"""Returns the exact score, with shape :math:`(B, D)`."""
-        return self.jet(x).score
+        return -self.slope(x)[1]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Returns `n` independent points, with shape :math:`(n, D)`."""
@@ -137,11 +141,12 @@ class GaussianMixture(Energy):
             device=self.means.device,
         )  # fmt: skip
         factor = torch.linalg.cholesky(self.covariances)
-        rows = max(1, NUMBERS // z.shape[1] ** 2)  # a point takes a factor
-        pairs = zip(k.split(rows), z.split(rows), strict=True)
-        return self.means[k] + torch.cat([
-            (factor[i] @ y[..., None]).squeeze(-1) for i, y in pairs
-        ])
+        x = self.means[k]
+        which, counts = k.unique(return_counts=True)
+        rows = torch.argsort(k, stable=True).split(counts.tolist())
+        for j, held in zip(which.tolist(), rows, strict=True):  # one product a component
+            x[held] += z[held] @ factor[j].T
+        return x
 
     def diffuse(self, diffusion: Linear, t: Tensor | float) -> "GaussianMixture":
         r"""Returns the law at time t of a linear diffusion started from this one at time 0."""
@@ -201,6 +206,11 @@ class Gaussian(GaussianMixture):
         m = other.precision @ (self.mean - other.mean)
         gap = self.precision - other.precision
         return torch.trace(gap @ self.covariance @ gap) + m @ m
+
+
+def weighted(r: Tensor, parts: Tensor) -> Tensor:
+    r"""Returns :math:`\sum_k r_k v_k` of shares :math:`(K, B)` and vectors :math:`(K, B, D)`."""
+    return torch.einsum("kb,kbd->bd", r, parts)
 
 
 def ring_of_gaussians(

@@ -97,9 +97,26 @@ def value(energy: EnergyLike, x: Tensor) -> Tensor:
     return e
 
 
+def knows(energy: EnergyLike, name: str) -> bool:
+    r"""Returns whether the class of an energy has a method for derivatives of its own `forward`,
+    not for those of a `forward` that a subclass overrides."""
+    for kind in inspect.getmro(type(energy)):
+        if name in vars(kind):
+            return True
+        if "forward" in vars(kind):
+            return False  # a method further up would be that of another forward
+    return False
+
+
 def gradient(energy: EnergyLike, x: Tensor) -> tuple[Tensor, Tensor]:
     r"""Returns :math:`E(x)` and :math:`\nabla E(x)`, with shapes :math:`(B)` and
-    :math:`(B, *)`."""
+    :math:`(B, *)`.
+
+    If the class of the energy has a method `slope(x)` that returns the two, that is used; any
+    other callable is differentiated.
+    """
+    if knows(energy, "slope"):
+        return energy.slope(x)  # pyright: ignore[reportFunctionMemberAccess]
 
     def total(x: Tensor) -> tuple[Tensor, Tensor]:
         e = value(energy, x)
@@ -197,11 +214,8 @@ class Exact(Laplacian):
         generator: torch.Generator | None = None,
         noise: Noise | None = None,
     ) -> Jet:
-        for kind in inspect.getmro(type(energy)):
-            if "jet" in vars(kind):
-                return energy.jet(x)  # pyright: ignore[reportFunctionMemberAccess]
-            if "forward" in vars(kind):
-                break  # a jet further up would be that of another forward
+        if knows(energy, "jet"):
+            return energy.jet(x)  # pyright: ignore[reportFunctionMemberAccess]
         return Loop()(energy, x)
 
 

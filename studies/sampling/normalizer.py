@@ -34,11 +34,12 @@ from fokker.tasks.table import TableEnergy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .targets import Target, target, targets
+from .targets import Target, target
 from .. import results
 
 ERRORS = 2.5  # standard errors on each side
 SETTINGS = {"share": 0.95, "moves": 5, "islands": 8}
+CONFIG = {"errors": ERRORS, **SETTINGS}
 ROWS = 1000  # that the base is fitted to
 TABLES = ("39_vertebral", "29_Pima", "6_cardio", "43_WDBC", "30_satellite", "35_SpamBase")
 
@@ -54,9 +55,11 @@ def base_of(known: Target, kind: str, generator: torch.Generator) -> GaussianMix
     return fit_mixture(x, 4 if kind == "mixture" else 1, generator=generator)
 
 
-def judge(known: Target, kind: str, seed: int) -> list[results.Row]:
-    r"""Returns a row for each method."""
-    generator = torch.Generator().manual_seed(1_000_003 * seed + known.dimension)
+def judge(name: str, dim: int, kind: str, seed: int, device: str = "cpu") -> list[results.Row]:
+    r"""Returns a row for each method. On a GPU, where double precision is cheap, all is in it."""
+    dtype = torch.float32 if torch.device(device).type == "cpu" else torch.float64
+    known = target(name, dim, torch.zeros((), dtype=dtype, device=device))
+    generator = torch.Generator(device).manual_seed(1_000_003 * seed + known.dimension)
     n, clock = particles_of(known.dimension), time.perf_counter()
     base = base_of(known, kind, generator)
     particles = Particles(base, **SETTINGS)
@@ -69,6 +72,7 @@ def judge(known: Target, kind: str, seed: int) -> list[results.Row]:
     same = {
         "target": known.name, "dimension": known.dimension, "base": kind, "seed": seed,
         "truth": known.log_z, "ess": up.size, "particles": n, "rungs": up.rungs,
+        "dtype": str(dtype).removeprefix("torch."),
     }  # fmt: skip
     low, high = up.log_z - ERRORS * up.error, up.log_z + ERRORS * up.error
     rows = [
@@ -92,41 +96,37 @@ def judge(known: Target, kind: str, seed: int) -> list[results.Row]:
         "method": "importance", "log_z": log_z, "low": log_z - ERRORS * spread,
         "high": log_z + ERRORS * spread, "seconds": time.perf_counter() - clock,
     })  # fmt: skip
-    return [{**same, **row, "seconds": round(row["seconds"], 3)} for row in rows]
+    made = results.provenance(device)
+    return [{**same, **row, "seconds": round(row["seconds"], 3), **made} for row in rows]
 
 
 def run(
     path: Path,
     seeds: Sequence[int],
-    dimensions: tuple[int, ...],
+    chosen: Sequence[tuple[str, int]],
     base: str = "mixture",
     minutes: float | None = None,
+    device: str = "cpu",
     progress: Callable[[str], None] = lambda line: None,
 ) -> None:
     r"""Judges every target with every seed and writes the rows after each; those in the file
-    already are not made again. With a limit of minutes it stops before a target that would pass
-    it."""
-    rows = results.load(path)["rows"] if path.exists() else []
-    clock = time.perf_counter()
-    command = f"fokker reproduce normalizer --base {base}"
-    for name, dim in targets(dimensions):
-        if dim not in dimensions and name.startswith("mixture-"):
-            continue
-        known, before = target(name, dim), len(rows)
+    already are not made again. With a limit of minutes it begins none after them."""
+    rows = results.rows_of(results.load(path)) if path.exists() else []
+    done = {(r["target"], r["dimension"], r["base"], r["seed"]) for r in rows}
+    clock, command = time.perf_counter(), f"fokker reproduce normalizer --base {base}"
+    for name, dim in chosen:
+        last = None
         for seed in seeds:
-            key = (name, dim, base, seed)
-            done = {(r["target"], r["dimension"], r.get("base"), r["seed"]) for r in rows}
-            if key in done:
+            if (name, dim, base, seed) in done:
                 continue
             if minutes is not None and time.perf_counter() - clock > 60 * minutes:
                 return
-            rows += judge(known, base, seed)
-            results.save(path, rows, command, {"errors": ERRORS, **SETTINGS})
-        if len(rows) == before:
-            continue
-        last = rows[-2]
-        progress(f"{name} in {dim}: {last['low'] - last['truth']:+.3f} to"
-                 f" {last['high'] - last['truth']:+.3f} about the truth")  # fmt: skip
+            rows += judge(name, dim, base, seed, device)
+            results.save(path, rows, command, CONFIG, device)
+            last = rows[-2]
+        if last is not None:
+            progress(f"{name} in {dim}: {last['low'] - last['truth']:+.3f} to"
+                     f" {last['high'] - last['truth']:+.3f} about the truth")  # fmt: skip
 
 
 def run_tables(
@@ -140,7 +140,7 @@ def run_tables(
     :math:`\log Z` several times."""
     import numpy as np
 
-    rows = results.load(path)["rows"] if path.exists() else []
+    rows = results.rows_of(results.load(path)) if path.exists() else []
     for name in TABLES:
         if any(row["target"] == name for row in rows):
             continue
@@ -165,7 +165,7 @@ def run_tables(
                 "low": found.log_z - ERRORS * found.error if found.known else None,
                 "high": found.log_z + ERRORS * found.error if found.known else None,
                 "unknown": "; ".join(found.faults), "steps": steps,
-                "seconds": round(time.perf_counter() - clock, 3),
+                "seconds": round(time.perf_counter() - clock, 3), **results.provenance(),
             })  # fmt: skip
-        results.save(path, rows, "fokker reproduce normalizer --tables FOLDER")
+        results.save(path, rows, "fokker reproduce normalizer --tables FOLDER", CONFIG)
         progress(f"{name}: log Z {[row['log_z'] for row in rows[-repeats:]]}")

@@ -43,6 +43,7 @@ from .. import results
 
 CELLS = 1200  # a side, of the reference
 PARTS = 8
+SAMPLERS = ("grid", "particles")
 WIDTH, BATCH, RATE = 128, 500, {"paper": 1e-3, "fokker": 2e-3}
 
 
@@ -131,57 +132,82 @@ def particles(energy: Energy, data: Planar, n: int, generator: torch.Generator) 
 
 
 def run(path: Path, n: int, steps: int, progress: Callable[[str], None]) -> None:
-    r"""Trains, draws, compares and writes the rows."""
-    rows: list[results.Row] = []
+    r"""Trains, draws, compares and writes the rows; those in the file already are not made again.
+
+    Training has a seed of its own, so that a study that was stopped goes on with the same
+    energies."""
     config = {"steps": steps, "width": WIDTH, "batch": BATCH, "parts": PARTS, "cells": CELLS}
+    content = results.load(path) if path.exists() else {"rows": [], "config": config}
+    rows: list[results.Row] = content["rows"]
+    if content.get("config") != config or any(r.get("n", n) != n for r in rows):
+        raise ValueError(
+            f"expected rows of {n} points by {config} in {path}, got others: give another --out"
+        )
+    done = {(row["target"], row["preset"], row["sampler"]) for row in rows}
     command = f"fokker reproduce samples --n {n} --steps {steps}"
+
+    def keep(row: results.Row) -> None:
+        rows.append(row)
+        results.save(path, rows, command, config)
+        said = row["refused"] or "drawn"
+        progress(f"{row['preset'] or 'bad'} {row['target']} {row['sampler']}: {said}")
+
     for preset, (network, optimization, objectives) in PRESETS.items():
+        left = [(s, k) for s in PLANAR for k in SAMPLERS if (s, preset, k) not in done]
+        if not left:
+            continue
         optimization = replace(optimization, steps=steps, batch=BATCH, rate=RATE[preset])
         network = replace(network, width=WIDTH)
         sources = [Fresh(name) for name in PLANAR]
         out = train_stack(sources, objectives["dcd"], network, optimization, [0] * len(sources))
-        for name, energy in zip(PLANAR, out.energies, strict=True):
-            data = toy(name)
-            kl = evaluate_planar(energy, data).kl
-            for sampler in ("grid", "particles"):
-                generator = torch.Generator().manual_seed(10)
-                clock, drawn, refused = time.perf_counter(), None, None
-                try:
-                    if sampler == "grid":
-                        drawn = draw(energy, n, dim=2, generator=generator, grid=square(data))
-                    else:
-                        drawn = particles(energy, data, n, generator)
-                    refused = "; ".join(drawn.verdict.faults) or None
-                except Unreliable as fault:
-                    refused = str(fault)
-                row = {
-                    "target": name, "preset": preset, "dimension": 2, "sampler": sampler,
-                    "kl": kl, "n": n, "seed": 10, "refused": refused,
-                    "seconds": round(time.perf_counter() - clock, 3),
-                }  # fmt: skip
-                if drawn is not None:
-                    figures = drawn.verdict.figures
-                    row |= {"ess": figures["ess"], "rhat": figures.get("rhat")}
-                    judge = torch.Generator().manual_seed(20)
-                    row |= compare(drawn.points, figures["ess"], energy, data, judge)
-                rows.append(row)
-                results.save(path, rows, command, config)
-                progress(f"{preset} {name} {sampler}: p {row.get('p')}, {refused or 'drawn'}")
-    for name, (energy, dim) in BAD.items():
-        refused = None
-        try:
-            base = GaussianMixture(torch.zeros(1, dim), 1.0)
-            generator = torch.Generator().manual_seed(0)
-            drawn = draw(energy, 1000, None if dim == 2 else base, dim, generator)
-            refused = "; ".join(drawn.verdict.faults) or None
-        except (Unreliable, FloatingPointError) as fault:
-            refused = str(fault)
-        rows.append({
-            "target": name, "preset": None, "dimension": dim, "sampler": "bad",
-            "refused": refused,
-        })  # fmt: skip
-        results.save(path, rows, command, config)
-        progress(f"{name}: {refused or 'DRAWN'}")
+        energies = dict(zip(PLANAR, out.energies, strict=True))
+        for name, sampler in left:
+            keep(judge(energies[name], name, preset, sampler, n))
+    for name in BAD:
+        if (name, None, "bad") not in done:
+            keep(refuse(name))
+
+
+def judge(energy: Energy, name: str, preset: str, sampler: str, n: int) -> results.Row:
+    r"""Returns the row of a sampler on an energy."""
+    data, generator = toy(name), torch.Generator().manual_seed(10)
+    clock, drawn = time.perf_counter(), None
+    try:
+        if sampler == "grid":
+            drawn = draw(energy, n, dim=2, generator=generator, grid=square(data))
+        else:
+            drawn = particles(energy, data, n, generator)
+        refused = "; ".join(drawn.verdict.faults) or None
+    except Unreliable as fault:
+        refused = str(fault)
+    seconds = time.perf_counter() - clock
+    row = {
+        "target": name, "preset": preset, "dimension": 2, "sampler": sampler,
+        "kl": evaluate_planar(energy, data).kl, "n": n, "seed": 10, "refused": refused,
+        "seconds": round(seconds, 3),
+    }  # fmt: skip
+    if drawn is None:
+        return row
+    figures = drawn.verdict.figures
+    row |= {"ess": figures["ess"], "rhat": figures.get("rhat")}
+    return row | compare(
+        drawn.points, figures["ess"], energy, data, torch.Generator().manual_seed(20)
+    )
+
+
+def refuse(name: str) -> results.Row:
+    r"""Returns the row of an energy that cannot be sampled."""
+    energy, dim = BAD[name]
+    try:
+        base = GaussianMixture(torch.zeros(1, dim), 1.0)
+        generator = torch.Generator().manual_seed(0)
+        drawn = draw(energy, 1000, None if dim == 2 else base, dim, generator)
+        refused = "; ".join(drawn.verdict.faults) or None
+    except (Unreliable, FloatingPointError) as fault:
+        refused = str(fault)
+    return {
+        "target": name, "preset": None, "dimension": dim, "sampler": "bad", "refused": refused,
+    }  # fmt: skip
 
 
 class Fresh:

@@ -57,6 +57,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "bench": "Time one training step of every objective, and of its rivals.",
     "optima": "Print the exact optimum of every 2-D set, beside the paper's Table 2.",
     "tables": "Render the tables of the documents anew from the files in results/.",
+    "merge": "Join files of results that hold parts of one study.",
 }
 
 SHORT = {"-n": "--n", "-o": "--out"}

@@ -1,0 +1,87 @@
+r"""Files of results that are joined: parts of a study that ran side by side, or elsewhere.
+
+What tells the rows of a study apart is its key, such as target, dimension, seed and method. The
+rows of a part go into the file of the study, each with its provenance (commit, time, hardware and
+version of torch: its own, or those of its file). A row that is there already is kept once; one
+that differs from it in a figure contradicts it, and nothing is written.
+"""
+
+__all__ = ["KEYS", "joined", "merge"]
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import results
+
+DRAW = ("preset", "method", "size", "step", "kind", "sampler", "steps", "corrector", "guide")
+DRAW += ("guidance", "muon", "set", "sigma", "fid_n", "nfe", "weights", "note", "commit")
+STEP = ("suite", "library", "name", "net", "batch", "shape", "device", "precision", "compiled")
+DRAWN = ("draws", "draws of the form", "step", "sigma", "shift")
+KEYS: dict[str, tuple[str, ...]] = {
+    "ablation": ("arm", "data", "seed", "steps"),
+    "bench": STEP,
+    "cd": ("method", "trial", "value", "data", "seed", "steps"),
+    "denoising": ("data", "preset", "method", "rule", "sigma", "clipped", "form"),
+    "estimators": ("group", "estimator", "net", "batch", "trained", "form"),
+    "flows": ("run", "sampler", "steps"),
+    "generation": ("data", *DRAW),
+    "likelihood_tables": ("data", "method", "seed"),
+    "mixtures": ("d", "method", "seed", "steps"),
+    "normalizer": ("target", "dimension", "base", "seed", "method"),
+    "optima": ("data", "scale"),
+    "optimizers": ("optimizer", "rate", "data", "seed"),
+    "peers_tuning": ("data", "preset", "method", "library", "seed", "steps", "settings"),
+    "samples": ("target", "preset", "dimension", "sampler"),
+    "sweep": ("sweep", "value", "data", "seed", "steps"),
+    "tables": ("data", "setting", "method", "seed", "part"),
+    "tables_sizes": ("rows", "columns"),
+    "tables_trials": ("data", "setting", "method", "seed", "part"),
+    "toy": ("data", "preset", "method", "library", "seed", "steps"),
+    "variance": ("net", "dimension", "form", "precision", "batch", *DRAWN),
+}
+MADE = ("commit", "time", "hardware", "torch")
+
+
+def key_of(row: results.Row, kind: str) -> tuple[str, ...]:
+    r"""Returns what tells a row of a study apart from the others."""
+    return tuple(repr(row.get(field)) for field in KEYS[kind])
+
+
+def joined(parts: Sequence[tuple[Path, results.Row]], kind: str) -> list[results.Row]:
+    r"""Returns the rows of files of one study, in the order of the files; says which contradict
+    each other."""
+    found: dict[tuple[str, ...], tuple[results.Row, Path]] = {}
+    for path, content in parts:
+        for row in results.rows_of(content):
+            key = key_of(row, kind)
+            if key not in found:
+                found[key] = row, path
+                continue
+            before, where = found[key]
+            for field in sorted({*before, *row} - {*MADE}):
+                if before.get(field) != row.get(field):
+                    said = ", ".join(f"{f} {v}" for f, v in zip(KEYS[kind], key, strict=True))
+                    raise ValueError(
+                        f"expected rows that agree, got {said} with {field}"
+                        f" {before.get(field)!r} in {where} and {row.get(field)!r} in {path}"
+                    )
+    return [row for row, _ in found.values()]
+
+
+def merge(out: Path, parts: Sequence[Path], kind: str) -> int:
+    r"""Adds the rows of files to that of a study, which need not exist yet; returns how many came
+    anew."""
+    before = [(out, results.load(out))] if out.exists() else []
+    contents = before + [(path, results.load(path)) for path in parts]
+    first, config = contents[0][0], contents[0][1].get("config")
+    for path, content in contents:
+        if content.get("config") != config:
+            raise ValueError(
+                f"expected files made with one config, got {config} in {first} and"
+                f" {content.get('config')} in {path}"
+            )
+    rows = joined(contents, kind)
+    command = "; ".join(dict.fromkeys(c["command"] for _, c in contents))
+    where = "; ".join(sorted({row["hardware"] for row in rows}))
+    results.save(out, rows, command, config, where=where)
+    return len(rows) - sum(len(content["rows"]) for _, content in before)
