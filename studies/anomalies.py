@@ -18,8 +18,9 @@ import numpy as np
 import time
 import warnings
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from fokker import checks
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,19 @@ class Split:
         return (self.train - mean) / std, (self.test - mean) / std
 
 
-def sets(folder: Path) -> list[Path]:
-    r"""Returns the files of the tables, in the order of their names."""
+def sets(folder: Path, names: Collection[str] | None = None) -> list[Path]:
+    r"""Returns the files of the tables, in the order of their names: of all, or of those
+    named."""
     found = sorted(folder.glob("*.npz"))
     if not found:
         raise ValueError(f"expected tables, .npz files of X and y, in {folder}, got none")
-    return found
+    if names is None:
+        return found
+    known = {path.stem: path for path in found}
+    for name in names:
+        if name not in known:
+            raise checks.unknown(name, list(known), "a table", "--tables")
+    return [path for path in found if path.stem in set(names)]
 
 
 def load(path: Path, setting: str, seed: int, most: int) -> Split:
@@ -215,23 +223,23 @@ def run(
     out: Path,
     folder: Path,
     methods: dict[str, Scores],
-    names: Iterable[str],
+    names: Collection[str] | None = None,
     settings: Iterable[str] = SETTINGS,
     seeds: Iterable[int] = (0, 1, 2, 3, 4),
     most: int = 10_000,
     command: str = "fokker reproduce tables",
     progress: Callable[[str], None] = lambda line: None,
 ) -> None:
-    r"""Runs methods on tables and writes the rows after each table; those in the file already are
-    not run again."""
+    r"""Runs methods on tables, all if none are named, and writes the rows after each table; those
+    in the file already are not run again."""
     rows = results.load(out)["rows"] if out.exists() else []
     done = {(r["data"], r["setting"], r["method"], r["seed"]) for r in rows}
-    chosen = set(names)
+    paths, made = sets(folder, names), results.made()
     for seed in seeds:
         for setting in settings:
-            for path in sets(folder):
+            for path in paths:
                 todo = [m for m in methods if (path.stem, setting, m, seed) not in done]
-                if path.stem not in chosen or not todo:
+                if not todo:
                     continue
                 split = load(path, setting, seed, most)
                 for name in todo:
@@ -242,7 +250,7 @@ def run(
                         "data": path.stem, "setting": setting, "method": name, "seed": seed,
                         "part": "chosen on" if path.stem in CHOSEN else "reported",
                     }  # fmt: skip
-                    rows.append(key | measure(name, method, split, seed))
+                    rows.append(key | measure(name, method, split, seed) | {"rows": most} | made)
                 results.save(out, rows, command, {"rows": most, "threads": 1})
                 shown = {r["method"]: r["auroc"] for r in rows[-len(todo) :]}
                 progress(f"{path.stem}, {setting}, seed {seed}: {shown}")

@@ -12,7 +12,7 @@ and every table in the README and the docs is rendered from such a file, between
 a table and its file differ.
 """
 
-__all__ = ["form_of", "load", "markdown", "render", "save"]
+__all__ = ["form_of", "load", "made", "markdown", "render", "save"]
 
 import json
 import os
@@ -63,6 +63,15 @@ def hardware(device: str | torch.device = "cpu") -> str:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
         model = found.group(1) if found else model
     return f"{model}, {os.cpu_count()} cores"
+
+
+def made(device: str | torch.device = "cpu") -> Row:
+    r"""Returns where and when a row is made: a file can hold rows of several machines."""
+    return {
+        "hardware": hardware(device),
+        "commit": commit(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def save(
