@@ -33,6 +33,7 @@ CHOSEN = (
 )  # fmt: skip
 SETTINGS = ("normal", "mixed")
 ANOMALIES = 20  # kept at least
+SAME = ("rows", "ranks", "clusters", "rank clusters")  # experts of all rows alike
 WIDE = 300  # columns above which MCD is not run: it takes hours
 
 Scores = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # train, test, seed: high is odd
@@ -165,8 +166,12 @@ def mcd(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
 
 OURS: dict[str, Scores] = {
     "energy": energy(),
-    "energy, told": energy(0.0),  # in the setting mixed: told a share of 0.1
+    "energy, told": energy(0.0),
     "energy, corrected": energy(0.0, correction=True),
+}
+TOLD = {  # in the setting mixed
+    "energy, told": energy(0.1),
+    "energy, corrected": energy(0.1, correction=True),
 }
 BASELINES: dict[str, Scores] = {
     "kNN": neighbors(5, mean=False),
@@ -187,8 +192,13 @@ TRIALS: dict[str, Scores] = {
     "rows, ranks": experts("rows", "ranks"),
     "rows, ranks, clusters": experts("rows", "ranks", "clusters"),
     "rows, ranks, clusters, corrected": experts("rows", "ranks", "clusters", correct=True),
+    "rank clusters": experts("rank clusters"),
+    "rows, ranks, both clusters": experts(*SAME),
+    "rows, ranks, both clusters, corrected": experts(*SAME, correct=True),
     "all, fenced": experts("rows", "ranks", "clusters", "core", contamination=None),
+    "all and rank clusters, fenced": experts(*SAME, "core", contamination=None),
     "rows, ranks, clusters of the core": experts("rows", "ranks", "clusters", contamination=0.1),
+    "rows, ranks, both clusters of the core": experts(*SAME, contamination=0.1),
     "kNN": BASELINES["kNN"],
     "GMM": BASELINES["GMM"],
     "IForest": BASELINES["IForest"],
@@ -244,8 +254,8 @@ def run(
                 split = load(path, setting, seed, most)
                 for name in todo:
                     method = methods[name]
-                    if name == "energy, told" and setting == "mixed":
-                        method = energy(0.1)
+                    if setting == "mixed" and name in TOLD:
+                        method = TOLD[name]
                     key = {
                         "data": path.stem, "setting": setting, "method": name, "seed": seed,
                         "part": "chosen on" if path.stem in CHOSEN else "reported",

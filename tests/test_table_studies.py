@@ -68,7 +68,9 @@ def test_a_share_of_the_study_is_named(folder, tmp_path, capsys):
         assert row["commit"] and row["hardware"] and row["time"]
     with pytest.raises(SystemExit):
         main([*share, "--tables", "5_a"])
-    assert "expected a table at --tables, one of 4_a, 6_cardio, got '5_a'" in capsys.readouterr().err
+    assert (
+        "expected a table at --tables, one of 4_a, 6_cardio, got '5_a'" in capsys.readouterr().err
+    )
 
 
 def test_a_failure_is_a_result(folder):
