@@ -18,8 +18,9 @@ import numpy as np
 import time
 import warnings
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from fokker import checks
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ CHOSEN = (
 )  # fmt: skip
 SETTINGS = ("normal", "mixed")
 ANOMALIES = 20  # kept at least
+SAME = ("rows", "ranks", "clusters", "rank clusters")  # experts of all rows alike
 WIDE = 300  # columns above which MCD is not run: it takes hours
 
 Scores = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # train, test, seed: high is odd
@@ -51,12 +53,19 @@ class Split:
         return (self.train - mean) / std, (self.test - mean) / std
 
 
-def sets(folder: Path) -> list[Path]:
-    r"""Returns the files of the tables, in the order of their names."""
+def sets(folder: Path, names: Collection[str] | None = None) -> list[Path]:
+    r"""Returns the files of the tables, in the order of their names: of all, or of those
+    named."""
     found = sorted(folder.glob("*.npz"))
     if not found:
         raise ValueError(f"expected tables, .npz files of X and y, in {folder}, got none")
-    return found
+    if names is None:
+        return found
+    known = {path.stem: path for path in found}
+    for name in names:
+        if name not in known:
+            raise checks.unknown(name, list(known), "a table", "--tables")
+    return [path for path in found if path.stem in set(names)]
 
 
 def load(path: Path, setting: str, seed: int, most: int) -> Split:
@@ -157,8 +166,12 @@ def mcd(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
 
 OURS: dict[str, Scores] = {
     "energy": energy(),
-    "energy, told": energy(0.0),  # in the setting mixed: told a share of 0.1
+    "energy, told": energy(0.0),
     "energy, corrected": energy(0.0, correction=True),
+}
+TOLD = {  # in the setting mixed
+    "energy, told": energy(0.1),
+    "energy, corrected": energy(0.1, correction=True),
 }
 BASELINES: dict[str, Scores] = {
     "kNN": neighbors(5, mean=False),
@@ -179,8 +192,13 @@ TRIALS: dict[str, Scores] = {
     "rows, ranks": experts("rows", "ranks"),
     "rows, ranks, clusters": experts("rows", "ranks", "clusters"),
     "rows, ranks, clusters, corrected": experts("rows", "ranks", "clusters", correct=True),
+    "rank clusters": experts("rank clusters"),
+    "rows, ranks, both clusters": experts(*SAME),
+    "rows, ranks, both clusters, corrected": experts(*SAME, correct=True),
     "all, fenced": experts("rows", "ranks", "clusters", "core", contamination=None),
+    "all and rank clusters, fenced": experts(*SAME, "core", contamination=None),
     "rows, ranks, clusters of the core": experts("rows", "ranks", "clusters", contamination=0.1),
+    "rows, ranks, both clusters of the core": experts(*SAME, contamination=0.1),
     "kNN": BASELINES["kNN"],
     "GMM": BASELINES["GMM"],
     "IForest": BASELINES["IForest"],
@@ -215,34 +233,34 @@ def run(
     out: Path,
     folder: Path,
     methods: dict[str, Scores],
-    names: Iterable[str],
+    names: Collection[str] | None = None,
     settings: Iterable[str] = SETTINGS,
     seeds: Iterable[int] = (0, 1, 2, 3, 4),
     most: int = 10_000,
     command: str = "fokker reproduce tables",
     progress: Callable[[str], None] = lambda line: None,
 ) -> None:
-    r"""Runs methods on tables and writes the rows after each table; those in the file already are
-    not run again."""
+    r"""Runs methods on tables, all if none are named, and writes the rows after each table; those
+    in the file already are not run again."""
     rows = results.load(out)["rows"] if out.exists() else []
     done = {(r["data"], r["setting"], r["method"], r["seed"]) for r in rows}
-    chosen = set(names)
+    paths, made = sets(folder, names), results.provenance()
     for seed in seeds:
         for setting in settings:
-            for path in sets(folder):
+            for path in paths:
                 todo = [m for m in methods if (path.stem, setting, m, seed) not in done]
-                if path.stem not in chosen or not todo:
+                if not todo:
                     continue
                 split = load(path, setting, seed, most)
                 for name in todo:
                     method = methods[name]
-                    if name == "energy, told" and setting == "mixed":
-                        method = energy(0.1)
+                    if setting == "mixed" and name in TOLD:
+                        method = TOLD[name]
                     key = {
                         "data": path.stem, "setting": setting, "method": name, "seed": seed,
                         "part": "chosen on" if path.stem in CHOSEN else "reported",
                     }  # fmt: skip
-                    rows.append(key | measure(name, method, split, seed))
+                    rows.append(key | measure(name, method, split, seed) | {"rows": most} | made)
                 results.save(out, rows, command, {"rows": most, "threads": 1})
                 shown = {r["method"]: r["auroc"] for r in rows[-len(todo) :]}
                 progress(f"{path.stem}, {setting}, seed {seed}: {shown}")

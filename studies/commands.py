@@ -379,6 +379,8 @@ class ReproduceTables:
     """Trained on normal rows, and with anomalies among the training rows."""
     methods: tuple[str, ...] = ()
     """Only these; all if not given."""
+    tables: tuple[str, ...] = ()
+    """Only these, as 6_cardio; all if not given."""
     out: Path | None = None
     """The file of the figures; results/tables.json, results/tables_trials.json or
     results/likelihood_tables.json if not given."""
@@ -405,12 +407,14 @@ class ReproduceTables:
         chosen = {m: f for m, f in known.items() if m in (self.methods or known)}
         out = self.out or Path(f"results/{name}.json")
         command = f"fokker reproduce tables --what {self.what} --rows {self.rows}"
+        names = self.tables or None
         if self.what == "likelihood":
-            likelihoods.run(out, self.data, chosen, self.seeds, self.rows, command, print)
+            likelihoods.run(out, self.data, chosen, names, self.seeds, self.rows, command, print)
             return
-        names = [path.stem for path in anomalies.sets(self.data)]
         if self.what == "trials":
-            names = anomalies.CHOSEN
+            names = self.tables or anomalies.CHOSEN
+            if other := [name for name in names if name not in anomalies.CHOSEN]:
+                raise checks.unknown(other[0], list(anomalies.CHOSEN), "a table", "--tables")
         anomalies.run(
             out, self.data, chosen, names, self.settings, self.seeds, self.rows, command, print
         )

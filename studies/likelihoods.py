@@ -21,7 +21,7 @@ import time
 import torch
 import warnings
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from . import results
@@ -135,17 +135,19 @@ def run(
     out: Path,
     folder: Path,
     methods: dict[str, LogDensity],
+    names: Collection[str] | None = None,
     seeds: Iterable[int] = (0, 1, 2, 3, 4),
     most: int = 10_000,
     command: str = "fokker reproduce tables --what likelihood",
     progress: Callable[[str], None] = lambda line: None,
 ) -> None:
-    r"""Runs methods on tables and writes the rows after each; those in the file already are not
-    run again."""
+    r"""Runs methods on tables, all if none are named, and writes the rows after each; those in
+    the file already are not run again."""
     rows = results.load(out)["rows"] if out.exists() else []
     done = {(r["data"], r["method"], r["seed"]) for r in rows}
+    paths, made = sets(folder, names), results.provenance()
     for seed in seeds:
-        for path in sets(folder):
+        for path in paths:
             todo = [m for m in methods if (path.stem, m, seed) not in done]
             parts = prepare(path, seed, most) if todo else None
             if parts is None:
@@ -164,6 +166,7 @@ def run(
                     "seconds": round(time.process_time() - start, 3),
                     "rows": len(parts[0]),
                     "columns": parts[0].shape[1],
+                    **made,
                 })
             results.save(out, rows, command, {"rows": most, "threads": 1})
             shown = {r["method"]: r["loglik"] for r in rows[-len(todo) :]}

@@ -3,6 +3,7 @@ r"""The studies of real tables, on a small one."""
 import numpy as np
 import pytest
 
+from fokker.app.cli import main
 from pathlib import Path
 from studies import anomalies, likelihoods, results
 from studies.ranking import critical_difference, draw, mean_ranks
@@ -56,6 +57,22 @@ def test_methods_run_and_tables_render(folder, tmp_path):
     assert {row["part"] for row in rows} == {"chosen on", "reported"}
 
 
+def test_a_share_of_the_study_is_named(folder, tmp_path, capsys):
+    out = tmp_path / "share.json"
+    share = ["reproduce", "tables", "--data", str(folder), "--out", str(out)]
+    line = [*share, "--tables", "4_a", "--methods", "kNN", "--seeds", "3", "--rows", "100"]
+    main(line)
+    (normal, mixed) = results.load(out)["rows"]
+    for row in (normal, mixed):
+        assert (row["data"], row["method"], row["seed"], row["rows"]) == ("4_a", "kNN", 3, 100)
+        assert row["commit"] and row["hardware"] and row["time"]
+    with pytest.raises(SystemExit):
+        main([*share, "--tables", "5_a"])
+    assert (
+        "expected a table at --tables, one of 4_a, 6_cardio, got '5_a'" in capsys.readouterr().err
+    )
+
+
 def test_a_failure_is_a_result(folder):
     def broken(train, test, seed):
         raise ValueError("no")
@@ -68,7 +85,7 @@ def test_a_failure_is_a_result(folder):
 def test_likelihoods_run(folder, tmp_path):
     out = tmp_path / "l.json"
     chosen = {m: likelihoods.METHODS[m] for m in ("energy", "GMM by BIC", "KDE by CV")}
-    likelihoods.run(out, folder, chosen, (0,))
+    likelihoods.run(out, folder, chosen, seeds=(0,))
     found = likelihood_rows(out)
     assert set(found) == {"4_a", "6_cardio"}
     for values in found.values():  # of a Gaussian, which ours must not miss by much

@@ -15,14 +15,15 @@ so that one expert that is beside itself does not silence the others. High is od
   units do not change;
 - ``clusters``: a mixture of up to 64 Gaussians at level 0.2, with the learned correction
   (`fokker.tables.energy`) if it is a gain on held-out rows;
+- ``rank clusters``: such a mixture of the normal scores, without a correction;
 - ``core``: the same mixture of the 70 % of the rows nearest to others. It does not know small
-  groups of odd rows, which the first three take for normal if they are among the training rows.
+  groups of odd rows, which the others take for normal if they are among the training rows.
 
 **Rows that are not all normal.** By default a few rows far from the rest are not trained on: those
 whose distance to their n/20-th neighbor is above the third quartile by three interquartile ranges,
 in logarithms. Who knows that all rows are normal sets `contamination` to 0, and has neither this
-fence nor the core. Who states the share of outliers has the first three experts, trained on the
-rows nearest to others, without three times that share (at most 30 %).
+fence nor the core. Who states the share of outliers has the experts without the core, trained on
+the rows nearest to others, without three times that share (at most 30 %).
 
 Choices were made by trials on 15 tables named beforehand (`fokker reproduce tables`).
 """
@@ -40,7 +41,7 @@ from .energy import learn
 from .mixture import Clusters, Rows, spacing
 from .scaling import NormalScores
 
-EXPERTS = ("rows", "ranks", "clusters", "core")
+EXPERTS = ("rows", "ranks", "clusters", "rank clusters", "core")
 LEVEL = 0.2  # of the clusters
 COMPONENTS, PER_COMPONENT = 64, 16  # the most clusters, and the rows of each
 FEWER = 2  # times as few clusters in the core
@@ -71,20 +72,19 @@ class Expert:
     median: float = 0.0
     spread: float = 1.0
 
-    def energies(self, z: Tensor, apart: bool) -> Tensor:
-        r"""Returns the energies of standardized rows; `apart` judges a row without itself."""
-        x = self.view(z)
+    def energies(self, x: Tensor, apart: bool) -> Tensor:
+        r"""Returns the energies of rows in the view; `apart` judges a row without itself."""
         if isinstance(self.energy, Rows):
             return self.energy(x, 0.0, apart)
         return self.energy(x, LEVEL)
 
     def calibrate(self, z: Tensor) -> None:
-        e = self.energies(z, apart=True)
+        e = self.energies(self.view(z), apart=True)
         self.median = float(e.median())
         self.spread = max(float(e.std(correction=0)), 1e-6)
 
-    def __call__(self, z: Tensor, apart: bool) -> Tensor:
-        u = (self.energies(z, apart) - self.median) / self.spread
+    def __call__(self, x: Tensor, apart: bool) -> Tensor:
+        u = (self.energies(x, apart) - self.median) / self.spread
         return torch.asinh(COMPRESSION * u) / COMPRESSION
 
 
@@ -107,7 +107,9 @@ class Surprise:
             z: The standardized rows, :math:`(B, d)` in float64.
             apart: Whether a row that is a training row is judged without it.
         """
-        return torch.stack([expert(z, apart) for expert in self.experts]).mean(0)
+        views = {view: view(z) for view in {expert.view for expert in self.experts}}
+        found = [expert(views[expert.view], apart) for expert in self.experts]
+        return torch.stack(found).mean(0)
 
     @classmethod
     def fit(
@@ -136,8 +138,8 @@ class Surprise:
         kept = z[near[:prototypes]]
         if "rows" in names:
             experts.append(Expert("rows", row_energy(kept), plain))
+        view = NormalScores(z[near])
         if "ranks" in names:
-            view = NormalScores(z[near])
             experts.append(Expert("ranks", row_energy(view(kept)), view))
         if "clusters" in names:
             energy, outcome = cluster_energy(
@@ -145,6 +147,10 @@ class Surprise:
             )
             experts.append(Expert("clusters", energy, plain))
             notes |= outcome
+        if "rank clusters" in names:
+            rows = view(z[near[:FITTED]])
+            energy, _ = cluster_energy(rows, COMPONENTS, False, seed, generator)
+            experts.append(Expert("rank clusters", energy, view))
         if "core" in names and contamination is None:
             energy, _ = cluster_energy(z[core], COMPONENTS // FEWER, False, seed, generator)
             experts.append(Expert("core", energy, plain))
