@@ -14,7 +14,7 @@ from pathlib import Path
 from . import results
 
 DRAW = ("preset", "method", "size", "step", "kind", "sampler", "steps", "corrector", "guide")
-DRAW += ("guidance", "muon", "set", "sigma", "fid_n", "nfe", "weights", "note", "commit")
+DRAW += ("seed", "guidance", "muon", "set", "sigma", "fid_n", "nfe", "weights", "note", "commit")
 STEP = ("suite", "library", "name", "net", "batch", "shape", "device", "precision", "compiled")
 DRAWN = ("draws", "draws of the form", "step", "sigma", "shift")
 KEYS: dict[str, tuple[str, ...]] = {
