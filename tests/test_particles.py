@@ -274,7 +274,7 @@ def test_the_study_of_log_z_shares_out_its_seeds(tmp_path, monkeypatch, capsys):
     from studies.sampling import normalizer
 
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr(normalizer, "particles_of", lambda dim: 256)
+    monkeypatch.setattr(normalizer, "particles_of", lambda name, dim: 256)
     some = ["--dimensions", "3", "--targets", "mixture-equal"]
     for name, seeds in {"whole": (0, 3), "a": (0, 1), "b": (1, 2)}.items():
         first, count = (str(k) for k in seeds)

@@ -57,7 +57,7 @@ def tables_table(rows: Sequence[results.Row]) -> str:
         said = ", ".join("not known" if r["log_z"] is None else f"{r['log_z']:.2f}" for r in runs)
         apart = "–"
         if len(known) > 1:
-            error = lambda r: (r["high"] - r["low"]) / 5
+            error = lambda r: r["error"]
             apart = "{:.1f}".format(
                 max(
                     abs(a["log_z"] - b["log_z"]) / (error(a) ** 2 + error(b) ** 2) ** 0.5
