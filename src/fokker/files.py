@@ -194,7 +194,10 @@ def beside(path: Path, folder: bool = False) -> Generator[Path, None, None]:
         partial = path.with_name(f"{stem(path)}.{secrets.token_hex(4)}.partial")
         if folder:
             partial.mkdir()
-            handle = os.open(partial, FOLDER)
+            try:
+                handle = os.open(partial, FOLDER)
+            except FileNotFoundError:  # swept before it was opened
+                continue
         else:
             handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # where a file system has no locks
