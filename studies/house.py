@@ -34,8 +34,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "data": ("data", "metrics"),
     "compute": ("compute",),
     "images": ("images",),
-    "runs": ("runs", "tasks"),
     "tables": ("tables",),
+    "runs": ("runs", "tasks"),
     "package": ("",),  # fokker/__init__.py
     "app": ("app", "studio", "__main__"),
 }  # fmt: skip

@@ -28,10 +28,12 @@ from typing import Any, ClassVar
 from .output import mute
 from .report import write_report
 from .settings import Setting, Source, apply, with_settings
+from .. import checks
 from ..compute.ranks import first_rank
 from ..objectives import LevelDCD
 from ..runs.config import (
     Config,
+    Correction,
     ImageData,
     Network,
     Optimization,
@@ -41,7 +43,13 @@ from ..runs.config import (
     UNet,
 )
 from ..runs.guard import Guard
-from ..runs.presets import generation_config, image_config, preset, table_config
+from ..runs.presets import (
+    generation_config,
+    image_config,
+    mixture_config,
+    preset,
+    table_config,
+)
 from ..runs.toml import dumps
 from ..runs.tracking import tensorboard
 from ..runs.training import fit
@@ -53,6 +61,7 @@ COMMON = (
     Source(Config, (), off=("patience",)),
     Source(Guard, ("guard",), {"policy": "on_divergence"}, "guard_"),
 )
+TABLES = {"mixture": mixture_config, "network": table_config}
 IMAGES = {"source": "", "size": "side", "flip": ""}  # options by the fields of ImageData
 
 
@@ -156,16 +165,26 @@ class TrainToy(Train):
         self.report(run)
 
 
-@with_settings(*COMMON, Source(TableData, ("data",), {"path": ""}), Source(Network, ("network",)))
+@with_settings(
+    *COMMON,
+    Source(TableData, ("data",), {"path": ""}),
+    Source(Correction, ("network",)),
+    Source(Network, ("network",)),
+)
 @dataclass(frozen=True)
 class TrainTable(Train):
     """Train a density of your own points, judge it on rows kept aside and write a report."""
 
     data: Path = tyro.MISSING
     """The file: .csv, .tsv, .npy or .parquet, one point per row."""
+    preset: str = "mixture"
+    """The settings: mixture (a mixture of Gaussians under a learned correction; seconds) or
+    network (a perceptron alone, by the multi-time divergence; minutes)."""
 
     def run(self) -> None:
-        base = table_config(str(self.data))
+        if self.preset not in TABLES:
+            raise checks.unknown(self.preset, list(TABLES), "a preset", "--preset")
+        base = TABLES[self.preset](str(self.data))
         run = self.train(base, f"{self.data.stem}-{self.given('seed', 0)}")
         if run.step < run.config.optimization.steps:
             spent = f"{run.config.patience} evaluations brought no better one"

@@ -8,6 +8,7 @@ __all__ = [
     "DATA",
     "NETWORKS",
     "Config",
+    "Correction",
     "Data",
     "ImageData",
     "Network",
@@ -270,12 +271,34 @@ class UNet:
 
 
 @dataclass(frozen=True)
+class Correction:
+    r"""A bounded correction on top of a mixture of Gaussians that is fitted to the rows of a
+    table."""
+
+    width: int = 64
+    """The number of units of each of the two hidden layers."""
+    bound: float = 10.0
+    """The largest correction, in nats."""
+    level: float = 0.1
+    """The noise level at which the correction is read, in standard deviations."""
+
+    def __post_init__(self) -> None:
+        checks.positive_integer(width=self.width)
+        checks.between(1e-3, 100, bound=self.bound)
+        checks.between(1e-3, 10, level=self.level)
+
+    def build(self, shape: tuple[int, ...]) -> Energy:
+        r"""Raises: the mixture comes from the rows."""
+        raise ValueError(f"expected rows of a table to fit a mixture to, got the shape {shape}")
+
+
+@dataclass(frozen=True)
 class Config:
     r"""All that a run depends on."""
 
     data: Data = ToyData()
     objective: Objective = MultiTimeDCD()
-    network: Network | ResNet | UNet = Network(features=64, confine=0.7)
+    network: Network | ResNet | UNet | Correction = Network(features=64, confine=0.7)
     optimization: Optimization = Optimization()
     seed: int = 0
     """The seed of the weights, the data and the noise."""
@@ -306,6 +329,11 @@ class Config:
             raise ValueError(
                 f"expected Muon only for a U-Net, got muon={self.optimization.muon} for"
                 f" {self.network}"
+            )
+        if isinstance(self.network, Correction) and not isinstance(self.data, TableData):
+            raise ValueError(
+                f"expected a correction only for a table, whose rows its mixture is fitted to, got"
+                f" {self.data}"
             )
         if self.preview:
             checks.positive_integer(preview=self.preview)
@@ -344,4 +372,9 @@ class Config:
 
 # by the names under which they are saved
 DATA: dict[str, type[Data]] = {"toy": ToyData, "table": TableData, "images": ImageData}
-NETWORKS: dict[str, type] = {"mlp": Network, "wide-resnet": ResNet, "unet": UNet}
+NETWORKS: dict[str, type] = {
+    "mlp": Network,
+    "wide-resnet": ResNet,
+    "unet": UNet,
+    "correction": Correction,
+}

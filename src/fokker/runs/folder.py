@@ -31,7 +31,7 @@ from .config import Config
 from ..checks import brief, number
 from ..energies import Denoiser, Energy
 from ..files import first_line, read_regular, write_text
-from ..tasks import Run, task_of
+from ..tasks import Run, Task, task_of
 
 METRICS = 2**28  # bytes of metrics.jsonl
 
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> Config:
 
 
 def restore(
-    config: Config, shape: tuple[int, ...], weights: dict[str, Tensor], place: Path
+    task: Task, shape: tuple[int, ...], weights: dict[str, Tensor], place: Path
 ) -> Energy | Denoiser:
     r"""Returns the energy of a configuration with weights that were read.
 
@@ -97,14 +97,14 @@ def restore(
     it takes any memory, so that a file of a few bytes cannot ask for a network of any size.
 
     Arguments:
-        config: The configuration.
+        task: The task of the run.
         shape: The shape of a point.
         weights: The weights by name.
         place: Where the configuration lies, for the error.
     """
     try:
         with torch.device("meta"):
-            blank = config.network.build(shape).state_dict()
+            blank = task.blank(shape, weights).state_dict()
     except (RuntimeError, OverflowError) as error:
         raise ValueError(
             f"expected a network of a usual size in {place}: {first_line(error)}"
@@ -117,7 +117,7 @@ def restore(
                 f"expected weights of the network in {place}, got others: {brief(name)} is"
                 f" {shapes[0]} there and {shapes[1]} here"
             )
-    energy = config.build(shape, "float32")
+    energy = task.blank(shape, weights)
     energy.load_state_dict(weights)
     return energy
 
@@ -130,7 +130,7 @@ def read_run(folder: Path, best: bool = False) -> Run:
         checkpoint = read(folder / "checkpoint" / str(checkpoint.leader[1]))
     chosen = checkpoint.best
     weights = checkpoint.average if chosen is None else chosen.weights
-    energy = restore(config, checkpoint.shape, weights, folder / "config.toml")
+    energy = restore(task, checkpoint.shape, weights, folder / "config.toml")
     try:
         energy = task.wrap(energy, None if chosen is None else chosen.card)
         lines = None if checkpoint.lines is None else [line_of(m) for m in checkpoint.lines]

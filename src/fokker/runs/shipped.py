@@ -108,7 +108,7 @@ def read(name: str, root: Path = ROOT) -> Run:
         step, shape = int(card["step"]), shape_of(card["shape"])
         metrics = card["metrics"] | {"step": int(card["metrics"]["step"])}
         weights = {k: v.float() for k, v in load(contents["model.safetensors"]).items()}
-        energy = restore(config, shape, weights, folder / "config.toml")
+        energy = restore(task_of(config), shape, weights, folder / "config.toml")
     except BROKEN as error:
         raise ValueError(
             f"{folder}: expected an energy and weights of its network: {first_line(error)}"

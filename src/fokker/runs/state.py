@@ -88,7 +88,7 @@ class State:
     ) -> None:
         self.owner = Owner(folder) if owner is None else owner
         self.config, self.folder, self.task, self.ranks = config, folder, task, ranks
-        self.energy = config.build(task.shape).to(ranks.device)
+        self.energy = task.network().to(ranks.device)
         self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
         own = config.optimization
         fused = ranks.device.type == "cuda"
@@ -106,7 +106,7 @@ class State:
         if own.muon is not None:
             self.optimizers.append((Muon(hidden, own.muon), own.muon / own.rate))
         self.step = Step(self.energy, config.objective, config.compile, ranks.share, config.slices)
-        self.shadow = config.build(task.shape).to(ranks.device).requires_grad_(False)
+        self.shadow = task.network().to(ranks.device).requires_grad_(False)
         self.done, self.trial = 0, 0
         self.saved = 0  # the step that was saved last
         self.inner: Any = None  # the objective's
@@ -201,7 +201,10 @@ class State:
             optimizer.step()
         self.inner = out.state
         follow = get_ema_multi_avg_fn(decay_at(k, own))
-        follow(self.average, list(self.energy.state_dict().values()), k)
+        trained = dict(self.energy.named_parameters())  # buffers are constants
+        pairs = zip(self.energy.state_dict().items(), self.average, strict=True)
+        moving = [(mean, v) for (name, v), mean in pairs if name in trained]
+        follow([mean for mean, _ in moving], [v for _, v in moving], k)
         self.done = k + 1
         self.watch.note(self.done, out.loss, norm, flags.sum())
         return out, rate

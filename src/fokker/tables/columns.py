@@ -22,6 +22,7 @@ __all__ = ["Columns", "Names"]
 import numpy as np
 import warnings
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,11 +124,17 @@ class Columns:
     owners: tuple[int, ...] = field(default=())  # the column of each coordinate
 
     @classmethod
-    def fit(cls, x: Any) -> "Columns":
-        r"""Returns the map that the training rows define."""
+    def fit(cls, x: Any, names: Sequence[str] = ()) -> "Columns":
+        r"""Returns the map that the training rows define.
+
+        Arguments:
+            x: The rows, an array or a frame.
+            names: The names of the columns of an array; x0, x1 and so on if not given.
+        """
         if not is_frame(x):
             x = np.asarray(x, dtype=float)
-            found = [Number.fit(f"x{j}", x[:, j]) for j in range(x.shape[1])]
+            names = names or [f"x{j}" for j in range(x.shape[1])]
+            found = [Number.fit(name, x[:, j]) for j, name in enumerate(names)]
         else:
             found = []
             for j, name in enumerate(x.columns):
@@ -195,6 +202,12 @@ class Columns:
         owners = np.array(self.owners)
         lists = [c.decode(z[:, owners == j]) for j, c in enumerate(self.columns)]
         return [dict(zip(self.names, row, strict=True)) for row in zip(*lists, strict=True)]
+
+    def numbers(self, z: np.ndarray) -> np.ndarray:
+        r"""Returns rows in the units of a table of numbers alone, :math:`(N, D)`, with NaN for
+        missing values."""
+        rows = self.decode(z)
+        return np.array([[np.nan if v is None else v for v in r.values()] for r in rows])
 
     def gather(self, parts: np.ndarray) -> np.ndarray:
         r"""Returns the sum of parts of coordinates, :math:`(N, d)`, over those of each column."""

@@ -14,19 +14,21 @@ normalized at every level. Two kinds are fast enough for tables:
   .. math:: \log p(x) = \log p_r(V^\top x) + \log \mathcal{N}(x - V V^\top x; 0, s^2 I_{D - r}) .
 
 `Stack` is a mixture of these. Shapes: points :math:`(B, D)` in float64, a level :math:`()` or
-:math:`(B)`, energies :math:`(B)`.
+:math:`(B)`, energies :math:`(B)`. All that such an energy depends on is in its buffers, from which
+`assemble` makes it again.
 """
 
-__all__ = ["Clusters", "Rows", "Stack", "spacing"]
+__all__ = ["Clusters", "LevelEnergy", "Rows", "Stack", "assemble", "spacing"]
 
 import abc
 import math
 import torch
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from ..analytic import GaussianMixture, maximize
+from ..checks import brief
 from ..energies import Energy
 
 LEADING = 64  # directions in which components have covariances of their own, at most
@@ -49,6 +51,11 @@ class LevelEnergy(Energy, abc.ABC):
     @abc.abstractmethod
     def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         r"""Returns the score :math:`-\nabla E`, :math:`(B, D)`."""
+
+    @property
+    @abc.abstractmethod
+    def centers(self) -> Tensor:
+        r"""The centers of the Gaussians, :math:`(K, D)`."""
 
 
 def variance_of(sigma: Tensor | float, x: Tensor) -> Tensor:
@@ -92,6 +99,25 @@ class Rows(LevelEnergy):
         scales = variances.clamp_min(floor**2).sqrt()
         h = width * spacing(shift @ directions / scales)
         return cls(rows, (h * scales).clamp_min(floor), directions)
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Rows":
+        r"""Returns the energy with these buffers."""
+        rows, width, directions = (tensors.get(k) for k in ("rows", "width", "directions"))
+        extra = len(tensors) - 2 - (directions is not None)
+        if rows is None or width is None or extra or rows.ndim != 2 or not rows.numel():
+            raise other(tensors, "Gaussians at rows")
+        d = rows.shape[1]
+        turned = directions is None or directions.shape == (d, d)
+        if width.shape not in {(1,), (d,)} or not turned:
+            raise other(tensors, "Gaussians at rows")
+        made = cls(rows, width)
+        made.directions = directions
+        return made
+
+    @property
+    def centers(self) -> Tensor:
+        return self.rows if self.directions is None else self.rows @ self.directions.T
 
     def turn(self, x: Tensor) -> Tensor:
         return x if self.directions is None else x @ self.directions
@@ -165,6 +191,7 @@ class Clusters(LevelEnergy):
     axes: Tensor
     shifts: Tensor
     log_weights: Tensor
+    rest: Tensor
 
     def __init__(
         self,
@@ -176,13 +203,41 @@ class Clusters(LevelEnergy):
         super().__init__()
         variances, axes = torch.linalg.eigh(mixture.covariances)  # (K, r), (K, r, r)
         shifts = (mixture.means[:, None] @ axes)[:, 0]
-        self.rest = rest
+        self.register_buffer("rest", torch.tensor(rest, dtype=center.dtype))
         self.register_buffer("center", center)
         self.register_buffer("directions", directions)
         self.register_buffer("variances", variances)
         self.register_buffer("axes", axes)
         self.register_buffer("shifts", shifts)
         self.register_buffer("log_weights", torch.log(mixture.weights))
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Clusters":
+        r"""Returns the energy with these buffers."""
+        names = {"rest", "center", "variances", "axes", "shifts", "log_weights"}
+        center, shifts = tensors.get("center"), tensors.get("shifts")
+        if set(tensors) - {"directions"} != names or center is None or shifts is None:
+            raise other(tensors, "clusters")
+        if center.ndim != 1 or shifts.ndim != 2 or not (len(center) and shifts.numel()):
+            raise other(tensors, "clusters")
+        (k, r), d = shifts.shape, len(center)
+        shapes = {
+            "rest": (), "variances": (k, r), "axes": (k, r, r), "log_weights": (k,),
+            "directions": (d, r),
+        }  # fmt: skip
+        fits = all(tensors[n].shape == shape for n, shape in shapes.items() if n in tensors)
+        if not fits or ("directions" not in tensors and r != d):
+            raise other(tensors, "clusters")
+        with torch.device("cpu"):
+            made = cls(GaussianMixture(torch.zeros(1, 1), 1.0), torch.zeros(1))
+        for name in (*names, "directions"):
+            made.register_buffer(name, tensors.get(name))
+        return made
+
+    @property
+    def centers(self) -> Tensor:
+        u = (self.axes @ self.shifts[:, :, None])[:, :, 0]
+        return self.center + (u if self.directions is None else u @ self.directions.T)
 
     @classmethod
     def fit(
@@ -272,6 +327,31 @@ class Stack(LevelEnergy):
         self.parts = torch.nn.ModuleList(parts)
         self.register_buffer("weights", weights / weights.sum())
 
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Stack":
+        r"""Returns the energy with these buffers."""
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, t in tensors.items():
+            if name != "weights":
+                head, number, rest = [*name.split(".", 2), "", ""][:3]
+                if head != "parts":
+                    raise other(tensors, "a stack")
+                groups.setdefault(number, {})[rest] = t
+        wanted = [str(j) for j in range(len(groups))]
+        weights = tensors.get("weights")
+        stacked = any("weights" in group for group in groups.values())
+        if sorted(groups) != sorted(wanted) or weights is None or not groups or stacked:
+            raise other(tensors, "a stack")
+        parts = [assemble(groups[j]) for j in wanted]
+        dims = {part.centers.shape[1] for part in parts}
+        if weights.shape != (len(parts),) or len(dims) > 1:
+            raise other(tensors, "a stack")
+        return cls(parts, weights)
+
+    @property
+    def centers(self) -> Tensor:
+        return torch.cat([part.centers for part in self])
+
     def __iter__(self) -> Iterator[LevelEnergy]:
         return (part for part in self.parts if isinstance(part, LevelEnergy))
 
@@ -295,6 +375,22 @@ class Stack(LevelEnergy):
         ]
         x = torch.cat(parts)
         return x[torch.randperm(n, generator=generator)]
+
+
+def assemble(tensors: Mapping[str, Tensor]) -> LevelEnergy:
+    r"""Returns the energy with these buffers, by name; raises if they are none of one."""
+    if any(t.dtype != torch.float64 for t in tensors.values()):
+        raise other(tensors, "a mixture in float64")
+    for name, kind in {"weights": Stack, "rows": Rows, "shifts": Clusters}.items():
+        if name in tensors:
+            return kind.of(tensors)
+    raise other(tensors, "a mixture")
+
+
+def other(tensors: Mapping[str, Tensor], what: str) -> ValueError:
+    r"""Returns the error of tensors that are not those of an energy."""
+    got = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in tensors.items())
+    return ValueError(f"expected the tensors of {what}, got {brief(got) if got else 'none'}")
 
 
 def spacing(rows: Tensor, neighbor: int = 3, most: int = 2000) -> float:

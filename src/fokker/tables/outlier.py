@@ -20,13 +20,9 @@ from sklearn.utils.validation import check_is_fitted
 from typing import Any, Literal, Self
 
 from .estimator import TableEstimator
-from .surprise import Surprise
+from .surprise import Surprise, held_out
 from .. import checks
 from ..metrics.attribution import contributions, nearest, p_values, threshold
-
-FOLDS = 5
-FULL = 1000  # rows up to which every fold is held out once; above, only the first
-REFERENCES = 2000  # held-out rows, at most
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
             `contamination` is ``"auto"`` or 0.
         prototypes: The largest number of training rows that are kept to compare with.
         correction: Whether the mixture is given a learned correction, if that is a gain on
-            held-out rows (`fokker.tables.energy`). Trials found no gain in detection.
+            held-out rows (`fokker.tables.correction`). Trials found no gain in detection.
         random_state: The seed, or a `RandomState`.
 
     Attributes:
@@ -116,15 +112,7 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
         fit = lambda rows: Surprise.fit(rows, share, self.prototypes, self.correction, seed)
         self.surprise_ = fit(z)
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed))
-        held = order.chunk(FOLDS)[: FOLDS if len(z) <= FULL else 1]
-        parts = []
-        for fold in held if len(z) >= 2 * FOLDS else ():
-            others = torch.ones(len(z), dtype=torch.bool)
-            others[fold] = False
-            parts.append(fit(z[others])(z[fold[:REFERENCES]]))
-        # with so few rows, each by all others
-        reference = torch.cat(parts) if parts else self.surprise_(z, apart=True)
-        self.reference_ = reference.sort().values.numpy()
+        self.reference_ = held_out(z, fit, self.surprise_, order).numpy()
         surprise = self.surprise_(z, apart=True).numpy()
         if share:
             self.offset_ = float(np.percentile(-surprise, 100 * share))

@@ -13,7 +13,10 @@ __all__ = ["NormalScores"]
 import math
 import torch
 
+from collections.abc import Mapping
 from torch import Tensor, nn
+
+from .mixture import other
 
 MOST = 4.0  # standard deviations
 KNOTS = 1000
@@ -32,7 +35,7 @@ class NormalScores(nn.Module):
     right: Tensor
     mean: Tensor
     scale: Tensor
-    steady: Tensor
+    steady: Tensor  # 1 where a column is constant, 0 elsewhere
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
@@ -48,13 +51,30 @@ class NormalScores(nn.Module):
         last = torch.searchsorted(knots, knots, right=True) - 1
         self.register_buffer("left", levels[first.clamp_max(q - 1)])
         self.register_buffer("right", levels[last.clamp_max(q - 1)])
-        self.register_buffer("steady", ordered[0] == ordered[-1])
+        self.register_buffer("steady", (ordered[0] == ordered[-1]).to(rows))
         self.register_buffer("mean", torch.zeros_like(rows[0]))
         self.register_buffer("scale", torch.ones_like(rows[0]))
         scores = self(rows)
         std, mean = torch.std_mean(scores, dim=0, correction=0)
         self.mean = mean
         self.scale = torch.where(std > 0, std, torch.ones_like(std))
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "NormalScores":
+        r"""Returns the map with these buffers."""
+        names = ("knots", "left", "right", "mean", "scale", "steady")
+        knots = tensors.get("knots")
+        if set(tensors) != set(names) or knots is None or knots.ndim != 2 or not knots.numel():
+            raise other(tensors, "normal scores")
+        shapes = (knots.shape,) * 3 + (knots.shape[:1],) * 3
+        for name, shape in zip(names, shapes, strict=True):
+            if tensors[name].shape != shape or tensors[name].dtype != torch.float64:
+                raise other(tensors, "normal scores")
+        with torch.device("cpu"):
+            made = cls(torch.zeros(1, 1))
+        for name in names:
+            made.register_buffer(name, tensors[name])
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         y = x.T.contiguous()
@@ -76,5 +96,5 @@ class NormalScores(nn.Module):
             level = torch.where(y > self.knots[:, -1:], torch.ones_like(level), level)
         edge = 0.5 * math.erfc(MOST / math.sqrt(2))
         scores = math.sqrt(2) * torch.erfinv(2 * level.clamp(edge, 1 - edge) - 1)
-        scores = torch.where(self.steady[:, None], y.clamp(-MOST, MOST), scores)
+        scores = torch.where(self.steady[:, None] > 0, y.clamp(-MOST, MOST), scores)
         return (scores.T - self.mean) / self.scale

@@ -14,7 +14,7 @@ so that one expert that is beside itself does not silence the others. High is od
 - ``ranks``: the same on the normal scores of the columns (`NormalScores`), which heavy tails and
   units do not change;
 - ``clusters``: a mixture of up to 64 Gaussians at level 0.2, with the learned correction
-  (`fokker.tables.energy`) if it is a gain on held-out rows;
+  (`fokker.tables.correction`) if it is a gain on held-out rows;
 - ``rank clusters``: such a mixture of the normal scores, without a correction;
 - ``core``: the same mixture of the 70 % of the rows nearest to others. It does not know small
   groups of odd rows, which the others take for normal if they are among the training rows.
@@ -28,20 +28,20 @@ the rows nearest to others, without three times that share (at most 30 %).
 Choices were made by trials on 15 tables named beforehand (`fokker reproduce tables`).
 """
 
-__all__ = ["EXPERTS", "Expert", "Surprise"]
+__all__ = ["EXPERTS", "Expert", "Surprise", "held_out"]
 
 import torch
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from torch import Tensor
+from collections.abc import Callable, Mapping, Sequence
+from torch import Tensor, nn
 from typing import Any
 
-from .energy import learn
-from .mixture import Clusters, Rows, spacing
+from .correction import learn
+from .mixture import Clusters, Rows, assemble, other, spacing
 from .scaling import NormalScores
 
 EXPERTS = ("rows", "ranks", "clusters", "rank clusters", "core")
+RANKS = ("ranks", "rank clusters")  # those that see normal scores
 LEVEL = 0.2  # of the clusters
 COMPONENTS, PER_COMPONENT = 64, 16  # the most clusters, and the rows of each
 FEWER = 2  # times as few clusters in the core
@@ -52,25 +52,27 @@ NEIGHBORS = 20  # one in so many rows is a neighbor that counts
 FINEST = 0.01  # the least width of a Gaussian at a row
 COMPRESSION = 0.5  # g
 FITTED = 4000  # rows that clusters are fitted to, at most
+FOLDS = 5
+FULL = 1000  # rows up to which every fold is held out once; above, only the first
+REFERENCES = 2000  # held-out rows, at most
 
 
-@dataclass
-class Expert:
+class Expert(nn.Module):
     r"""Creates an expert.
 
     Arguments:
         name: One of `EXPERTS`.
-        energy: The energy of the view, :math:`(B, d) \to (B)`.
-        view: The view of the standardized rows.
-        median: The median of the energies of the training rows.
-        spread: Their standard deviation.
+        energy: The energy of its view of the rows, :math:`(B, d) \to (B)`.
     """
 
-    name: str
-    energy: Any
-    view: Callable[[Tensor], Tensor]
-    median: float = 0.0
-    spread: float = 1.0
+    median: Tensor
+    spread: Tensor
+
+    def __init__(self, name: str, energy: nn.Module) -> None:
+        super().__init__()
+        self.name, self.energy = name, energy
+        self.register_buffer("median", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("spread", torch.ones((), dtype=torch.float64))
 
     def energies(self, x: Tensor, apart: bool) -> Tensor:
         r"""Returns the energies of rows in the view; `apart` judges a row without itself."""
@@ -78,37 +80,69 @@ class Expert:
             return self.energy(x, 0.0, apart)
         return self.energy(x, LEVEL)
 
-    def calibrate(self, z: Tensor) -> None:
-        e = self.energies(self.view(z), apart=True)
-        self.median = float(e.median())
-        self.spread = max(float(e.std(correction=0)), 1e-6)
+    def calibrate(self, x: Tensor) -> None:
+        r"""Sets the median and the spread to those of rows in the view."""
+        e = self.energies(x, apart=True)
+        self.median = e.median()
+        self.spread = e.std(correction=0).clamp_min(1e-6)
 
-    def __call__(self, x: Tensor, apart: bool) -> Tensor:
+    def forward(self, x: Tensor, apart: bool) -> Tensor:
         u = (self.energies(x, apart) - self.median) / self.spread
         return torch.asinh(COMPRESSION * u) / COMPRESSION
 
 
-@dataclass
-class Surprise:
+class Surprise(nn.Module):
     r"""Creates the surprise of standardized rows.
 
     Arguments:
+        view: The normal scores, which the experts in `RANKS` see.
         experts: The experts.
-        notes: What was done, in words: rows left out, corrections kept.
+        notes: What was done: rows left out, corrections kept.
     """
 
-    experts: list[Expert]
-    notes: dict[str, Any] = field(default_factory=dict)
+    def __init__(
+        self, view: NormalScores, experts: Sequence[Expert], notes: Mapping[str, Any] = {}
+    ) -> None:
+        super().__init__()
+        self.view, self.notes = view, dict(notes)
+        self.experts = nn.ModuleDict({e.name.replace(" ", "_"): e for e in experts})
 
-    def __call__(self, z: Tensor, apart: bool = False) -> Tensor:
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Surprise":
+        r"""Returns the surprise with these buffers."""
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, t in tensors.items():
+            head, _, rest = name.partition(".")
+            if head == "experts":
+                head, _, rest = rest.partition(".")
+            groups.setdefault(head, {})[rest] = t
+        view = NormalScores.of(groups.pop("view", {}))
+        names = [name for name in EXPERTS if name.replace(" ", "_") in groups]
+        if len(names) != len(groups) or not names:
+            raise other(tensors, "a surprise")
+        experts = []
+        for name in names:
+            group = groups[name.replace(" ", "_")]
+            inner = {k.removeprefix("energy."): t for k, t in group.items() if "energy." in k}
+            made = Expert(name, energy := assemble(inner))
+            if energy.centers.shape[1] != len(view.mean):
+                raise other(group, f"an expert of {len(view.mean)} columns")
+            experts.append(made)
+        return cls(view, experts)
+
+    def forward(self, z: Tensor, apart: bool = False) -> Tensor:
         r"""Returns the surprise, :math:`(B)`.
 
         Arguments:
             z: The standardized rows, :math:`(B, d)` in float64.
             apart: Whether a row that is a training row is judged without it.
         """
-        views = {view: view(z) for view in {expert.view for expert in self.experts}}
-        found = [expert(views[expert.view], apart) for expert in self.experts]
+        ranked = self.view(z)
+        found = [
+            expert(ranked if expert.name in RANKS else z, apart)
+            for expert in self.experts.values()
+            if isinstance(expert, Expert)
+        ]
         return torch.stack(found).mean(0)
 
     @classmethod
@@ -137,26 +171,49 @@ class Surprise:
         experts, notes = [], {"left_out": len(order) - len(near)}
         kept = z[near[:prototypes]]
         if "rows" in names:
-            experts.append(Expert("rows", row_energy(kept), plain))
+            experts.append(Expert("rows", row_energy(kept)))
         view = NormalScores(z[near])
         if "ranks" in names:
-            experts.append(Expert("ranks", row_energy(view(kept)), view))
+            experts.append(Expert("ranks", row_energy(view(kept))))
         if "clusters" in names:
             energy, outcome = cluster_energy(
                 z[near[:FITTED]], COMPONENTS, correct, seed, generator
             )
-            experts.append(Expert("clusters", energy, plain))
+            experts.append(Expert("clusters", energy))
             notes |= outcome
         if "rank clusters" in names:
             rows = view(z[near[:FITTED]])
             energy, _ = cluster_energy(rows, COMPONENTS, False, seed, generator)
-            experts.append(Expert("rank clusters", energy, view))
+            experts.append(Expert("rank clusters", energy))
         if "core" in names and contamination is None:
             energy, _ = cluster_energy(z[core], COMPONENTS // FEWER, False, seed, generator)
-            experts.append(Expert("core", energy, plain))
+            experts.append(Expert("core", energy))
         for expert in experts:  # the core by its own rows
-            expert.calibrate(z[core if expert.name == "core" else near[:FITTED]])
-        return cls(experts, notes)
+            rows = z[core if expert.name == "core" else near[:FITTED]]
+            expert.calibrate(view(rows) if expert.name in RANKS else rows)
+        return cls(view, experts, notes)
+
+
+def held_out(
+    z: Tensor, fit: Callable[[Tensor], Surprise], whole: Surprise, order: Tensor
+) -> Tensor:
+    r"""Returns the surprise of held-out rows, in ascending order: of each row by experts that were
+    fitted without it, a fifth of the rows at a time. Of many rows one fifth is held out; so few
+    that a fifth is nothing are judged each by all others.
+
+    Arguments:
+        z: The rows.
+        fit: What fits the experts to rows.
+        whole: The surprise that was fitted to all rows.
+        order: The rows in random order.
+    """
+    held = order.chunk(FOLDS)[: FOLDS if len(z) <= FULL else 1]
+    parts = []
+    for fold in held if len(z) >= 2 * FOLDS else ():
+        others = torch.ones(len(z), dtype=torch.bool)
+        others[fold] = False
+        parts.append(fit(z[others])(z[fold[:REFERENCES]]))
+    return (torch.cat(parts) if parts else whole(z, apart=True)).sort().values
 
 
 def inner(z: Tensor, order: Tensor, contamination: float | None) -> tuple[Tensor, Tensor]:
@@ -175,11 +232,6 @@ def inner(z: Tensor, order: Tensor, contamination: float | None) -> tuple[Tensor
 def cut(distance: Tensor, share: float) -> float:
     r"""Returns the distance that a share of the rows exceeds."""
     return float(torch.quantile(distance, 1 - share)) + 1e-9
-
-
-def plain(z: Tensor) -> Tensor:
-    r"""Returns the rows as they are."""
-    return z
 
 
 def row_energy(rows: Tensor) -> Rows:

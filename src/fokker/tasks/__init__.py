@@ -6,14 +6,17 @@ A new kind of data is one file: a frozen dataclass under `fokker.runs.config.Dat
 
 from .base import Line, Plane, PointTask, Run, Task
 from .image import ImageTask
+from .mixture import MixtureEnergy, MixtureTask
 from .table import TableEnergy, TableTask, energies
 from .toy import ToyTask
-from ..runs.config import DATA, Config, Data, ImageData, TableData, ToyData
+from ..runs.config import DATA, Config, Correction, Data, ImageData, TableData, ToyData
 
 __all__ = [
     "TASKS",
     "ImageTask",
     "Line",
+    "MixtureEnergy",
+    "MixtureTask",
     "Plane",
     "PointTask",
     "Run",
@@ -50,4 +53,6 @@ def register(name: str, data: type[Data], task: type[Task]) -> None:
 
 def task_of(config: Config) -> Task:
     r"""Returns the task of a configuration; its data is not loaded."""
+    if isinstance(config.network, Correction):  # of a table
+        return MixtureTask(config)
     return TASKS[type(config.data)](config)

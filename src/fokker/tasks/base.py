@@ -172,6 +172,16 @@ class Task(abc.ABC):
         returned."""
         return energy
 
+    def blank(self, shape: tuple[int, ...], weights: dict[str, Tensor]) -> Energy | Denoiser:
+        r"""Returns the network that weights which were read are for, in float32 layers; the
+        weights are put into it afterwards.
+
+        Arguments:
+            shape: The shape of a point.
+            weights: The weights by name.
+        """
+        return self.config.build(shape, "float32")
+
     def unwrap(self, energy: Any) -> Any:
         r"""Returns the trained energy from the one in the units of the data."""
         return energy
@@ -225,6 +235,10 @@ class Task(abc.ABC):
 
     def check_card(self, card: Line) -> None:  # noqa: B027
         r"""Raises unless the data is what it was when `card` returned this."""
+
+    def network(self) -> Energy | Denoiser:
+        r"""Returns the network to train, at its start."""
+        return self.config.build(self.shape)
 
     @abc.abstractmethod
     def batch(self, n: int, generator: torch.Generator) -> Tensor:

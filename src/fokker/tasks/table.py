@@ -20,8 +20,9 @@ test rows that are more likely than it: near 1 for an outlier. It needs no :math
 Samples and :math:`\log Z` start from a base, a mixture of Gaussians fitted to training rows.
 """
 
-__all__ = ["TableEnergy", "TableTask", "energies"]
+__all__ = ["PointEnergy", "TableEnergy", "TableTask", "energies"]
 
+import abc
 import csv
 import hashlib
 import io
@@ -38,7 +39,7 @@ from typing import Any, Self
 
 from .base import Line, Plane, PointTask, Run
 from .options import Scoring
-from .scoring import matched, reasons, reasons_of, score_lines
+from .scoring import matched, reasons_of, score_lines
 from .. import checks
 from ..analytic import GaussianMixture, fit_mixture
 from ..checks import brief
@@ -48,6 +49,7 @@ from ..derivatives import EnergyLike, Hutchinson, value
 from ..energies import Energy
 from ..files import write_text
 from ..metrics import score_matching_loss
+from ..metrics.attribution import contributions
 from ..objectives import Objective
 from ..runs.config import Config, TableData
 from ..runs.presets import table_config
@@ -61,6 +63,7 @@ HELD_OUT = 2000  # points of the held-out divergence, rows repeated
 SAMPLES = 400  # in the report
 VALUES = 6  # columns beside an unusual row
 UNUSUAL = 12  # rows
+DRAWN = 256  # points explained at once
 WINDOW, BLUR = 1.3, 0.05  # in the studio: half-width, and std of the points as a density
 
 
@@ -69,6 +72,11 @@ class TableTask(PointTask):
 
     kind = "a table"
     criterion = merit = "divergence"
+    explained = (
+        "The outlier score is the share of test rows that are more likely. The reasons are what"
+        " columns add to the energy, in nats, above that of the nearest center of the rows."
+    )
+    log_volume: float  # by which a log-density of standardized points exceeds that of points
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -100,7 +108,7 @@ class TableTask(PointTask):
             f" {show('log_z_error', '.3f')}, effective share {show('ess', '.1%')} or more"
         )
 
-    def wrap(self, energy: Energy, card: Line | None) -> "TableEnergy":
+    def wrap(self, energy: Any, card: Line | None) -> "PointEnergy":
         if card is None:
             raise ValueError(
                 "expected weights chosen by validation rows, got none: the run was stopped"
@@ -113,7 +121,7 @@ class TableTask(PointTask):
         return energy.energy
 
     def columns(self, run: Run) -> tuple[str, ...]:
-        assert isinstance(run.energy, TableEnergy)
+        assert isinstance(run.energy, PointEnergy)
         return run.energy.columns
 
     def sample(self, run: Run, n: int, seed: int) -> Sampled:
@@ -127,7 +135,7 @@ class TableTask(PointTask):
 
     def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
         energy = run.energy
-        assert isinstance(energy, TableEnergy)
+        assert isinstance(energy, PointEnergy)
         checks.place(out, (".csv",))
         checks.another(out, points, "that of the points")
         x, extra = matched(read_table(points), energy.columns, str(points))
@@ -137,15 +145,14 @@ class TableTask(PointTask):
                 f"{points}, row {i + 1}: expected a point whose energy is finite, got"
                 f" {float(e[i])}: it is too far from the rows that were trained on"
             )
-        inner = energies(energy.energy, energy.inner(x), torch.device("cpu"))
-        more, cells, notes = score_lines(energy, x, inner, scoring.checked)
-        outlier = energy.outlier_score(x)
+        more, cells, notes = score_lines(energy, x, scoring.checked)
+        outlier, odd = energy.outlier_score(x), energy.surprise(x)
         name = "log_density" if energy.normalized else "log_density_up_to_a_constant"
         text = io.StringIO(newline="")
         lines = csv.writer(text, lineterminator="\n")
-        lines.writerow([name, "outlier", *more])
-        for a, b, line in zip(-e, outlier, cells, strict=True):
-            lines.writerow([f"{a:.9g}", f"{b:.6g}", *line])
+        lines.writerow([name, "outlier", "surprise", *more])
+        for a, b, c, line in zip(-e, outlier, odd, cells, strict=True):
+            lines.writerow([f"{a:.9g}", f"{b:.6g}", f"{c:.9g}", *line])
         write_text(out, text.getvalue())
         if extra:
             notes.append(f"ignored columns: {', '.join(extra)}")
@@ -176,6 +183,7 @@ class TableTask(PointTask):
         except ValueError as error:
             raise ValueError(f"{data.path}, rows to train on: {error}") from None
         self.train, self.validation, self.test = map(self.standardize, (train, validation, test))
+        self.log_volume = self.standardize.log_volume
         self.held_out = table_config(data.path).objective
         if len(test) < FEW:
             warnings.warn(
@@ -186,7 +194,7 @@ class TableTask(PointTask):
         return self
 
     def check(self, run: Run) -> Self:
-        assert isinstance(run.energy, TableEnergy)
+        assert isinstance(run.energy, PointEnergy)
         self.check_card(run.energy.card)
         return self
 
@@ -245,7 +253,7 @@ class TableTask(PointTask):
         if failed or factor.diagonal().min() < 1e-6:  # no more than the digits of float32
             return math.nan
         z = torch.linalg.solve_triangular(factor, (x - train.mean(0)).T, upper=False)
-        constant = self.dim * math.log(2 * math.pi) / 2 + self.standardize.log_volume
+        constant = self.dim * math.log(2 * math.pi) / 2 + self.log_volume
         return float(z.square().sum(0).mean() / 2 + factor.diagonal().log().sum()) + constant
 
     def judge(self, energy: Energy, device: torch.device, ranks: Ranks = ALONE) -> Line:
@@ -294,7 +302,7 @@ class TableTask(PointTask):
         r"""Returns the likelihoods of the rows, given what is known of :math:`\log Z`."""
         log_z = math.nan if card["log_z"] is None else card["log_z"]
         error = math.nan if card["log_z"] is None else card["log_z_error"]
-        shift = log_z + self.standardize.log_volume
+        shift = log_z + self.log_volume
         train, validation, test = (
             energies(energy, rows, device)
             for rows in (self.train[: len(self.validation)], self.validation, self.test)
@@ -327,7 +335,7 @@ class TableTask(PointTask):
         from .reports.page import embed
 
         energy, cpu = run.energy, torch.device("cpu")
-        assert isinstance(energy, TableEnergy)
+        assert isinstance(energy, PointEnergy)
         drawn = run.draw(SAMPLES)
         samples = drawn.points
         every = -energies(energy, self.values, cpu)
@@ -360,11 +368,9 @@ The first bin also holds all that is below it.</p>
 {embed(curves, run.path / "curves.png", "curves of training")}
 <h2>Most unusual rows</h2>
 {self.unusual(energy, every)}
-<p class="sub">Rows count from 1, without a header. The outlier score is the share of test rows
-that are more likely. The reasons are what columns add to the energy, in nats, above that of the
-nearest center of the rows.</p>"""
+<p class="sub">Rows count from 1, without a header. {self.explained}</p>"""
 
-    def trust(self, energy: "TableEnergy") -> str:
+    def trust(self, energy: "PointEnergy") -> str:
         r"""Returns what is known of the likelihoods, in words."""
         if not energy.normalized:
             return f"No likelihood is given: log Z is not known: {escape(energy.unknown)}."
@@ -383,7 +389,7 @@ nearest center of the rows.</p>"""
             nll = f"{nll} ± {show('nll_error', '.3f')}"
             if line["nll_gaussian"] is not None:
                 gain = f"{line['nll_gaussian'] - line['nll']:.3f} ± {show('log_z_error', '.3f')}"
-        return rows([
+        found = [
             ("rows: training / validation / test", sizes),
             ("divergence of the validation rows, which chose", show("divergence", ".4g")),
             ("divergence of as many training rows", show("divergence_train", ".4g")),
@@ -395,19 +401,26 @@ nearest center of the rows.</p>"""
             ("log Z, standardized", f"{show('log_z', '.3f')} ± {show('log_z_error', '.3f')}"),
             ("effective share of the weights, the least", show("ess", ".1%")),
             ("score matching loss, in standard deviations", show("sm_loss", ".2f")),
+            ("gain of the correction on validation rows, nats", show("gain", "+.3f")),
             ("seconds of training", f"{run.metrics[-1]['seconds']:.1f}"),
+        ]
+        absent = {"score matching loss": "sm_loss", "gain of the correction": "gain"}
+        return rows([
+            (words, figure)
+            for words, figure in found
+            if all(key in line for start, key in absent.items() if words.startswith(start))
         ])
 
-    def unusual(self, energy: "TableEnergy", logs: Tensor) -> str:
+    def unusual(self, energy: "PointEnergy", logs: Tensor) -> str:
         r"""Returns the table of the rows with the least log-density, by their number in the
         file."""
         from .reports.page import rows
 
         shown, lines = self.names[:VALUES], []
-        for i in logs.argsort()[:UNUSUAL].tolist():
+        for i in energy.surprise(self.values).argsort(descending=True)[:UNUSUAL].tolist():
             (part,) = (name for name, which in self.rows.items() if i in which)
             score = float(energy.outlier_score(self.values[i : i + 1]))
-            (why,) = reasons_of(reasons(energy, self.values[i : i + 1]), self.names)
+            (why,) = reasons_of(energy.reasons(self.values[i : i + 1]), self.names)
             values = (f"{v:.6g}" for v in self.values[i, : len(shown)])
             lines.append([str(i + 1), part, f"{logs[i]:.2f}", f"{score:.3f}", why, *values])
         return rows(lines, ("row", "part", "log-density", "outlier score", "reasons", *shown))
@@ -464,7 +477,30 @@ def energies(energy: EnergyLike, points: Tensor, device: torch.device) -> Tensor
     return torch.cat(parts).double().cpu()
 
 
-class TableEnergy(Energy):
+class PointEnergy(Energy, abc.ABC):
+    r"""Abstract energy of points in the units of a table, and what tells odd points."""
+
+    columns: tuple[str, ...]
+    normalized: bool  # whether E = -log p
+    unknown: str  # why log Z is not known, in words
+    reference: list[float]  # the surprise of rows kept aside
+    judges: str  # those rows, in words
+    card: Line  # what reading it needs
+
+    @abc.abstractmethod
+    def surprise(self, x: Tensor) -> Tensor:
+        r"""Returns how odd points are, :math:`(N)`."""
+
+    @abc.abstractmethod
+    def outlier_score(self, x: Tensor) -> Tensor:
+        r"""Returns the share of rows kept aside that are less odd than each point."""
+
+    @abc.abstractmethod
+    def reasons(self, x: Tensor) -> Tensor:
+        r"""Returns what each column adds to how odd points are, :math:`(N, D)`."""
+
+
+class TableEnergy(PointEnergy):
     r"""Creates the energy of points in the units of a table, from that of standardized ones.
 
     It is normalized, :math:`E = -\log p`, where :math:`\log Z` is known.
@@ -473,6 +509,8 @@ class TableEnergy(Energy):
         energy: The energy of standardized points.
         card: What `TableTask.card` and `TableTask.complete` returned of it.
     """
+
+    judges = "test rows"
 
     def __init__(self, energy: Energy, card: dict[str, Any]) -> None:
         super().__init__()
@@ -485,11 +523,9 @@ class TableEnergy(Energy):
         log_z = card.get("log_z") if self.completed else None
         self.log_z = 0.0 if log_z is None else float(log_z)
         self.normalized = log_z is not None
-
-    @property
-    def unknown(self) -> str:
-        r"""Why :math:`\log Z` is not known, in words."""
-        return self.card["unknown"] if self.completed else "training was stopped before its end"
+        self.unknown = (
+            str(card["unknown"]) if self.completed else "training was stopped before its end"
+        )
 
     @property
     def base(self) -> GaussianMixture:
@@ -507,8 +543,21 @@ class TableEnergy(Energy):
         dtype = next((p.dtype for p in self.energy.parameters()), torch.float32)
         return self.standardize(x, dtype)
 
+    def surprise(self, x: Tensor) -> Tensor:
+        r"""Returns the energies of standardized points."""
+        return energies(self.energy, self.inner(x), x.device)
+
     def outlier_score(self, x: Tensor) -> Tensor:
         r"""Returns the share of the test rows that are more likely than each point."""
-        e = energies(self.energy, self.inner(x), x.device)
         reference = torch.tensor(self.reference, dtype=torch.float64)
-        return torch.searchsorted(reference, e).double() / len(reference)
+        return torch.searchsorted(reference, self.surprise(x)).double() / len(reference)
+
+    def reasons(self, x: Tensor) -> Tensor:
+        r"""Returns what each column adds to the energy above that of the nearest center of the
+        rows."""
+        means, parts = self.base.means, []
+        for z in self.inner(x).split(DRAWN):
+            start = means.to(z)[torch.cdist(z, means.to(z)).argmin(1)]
+            inside = lambda y: value(self.energy, y)
+            parts.append(contributions(inside, z, start).detach())
+        return torch.cat(parts).double()

@@ -16,21 +16,37 @@ no second derivative, which makes a step cost as much as that of a denoiser.
 **When to stop.** Every few steps the same divergence is taken on held-out rows, with the same
 noise each time. The weights with the least one are kept, and only if they are better than the base
 by more than two standard errors; otherwise the base is returned unchanged.
+
+**As a density** the correction is read at one level s, on top of the base without noise, which
+blurs nothing:
+
+.. math:: p(x) = \frac{1}{Z} \, p_0(x) \, e^{-c(x, s)}, \quad
+    Z = \mathbb{E}_{p_0} \, e^{-c(x, s)}, \quad c = B \tanh(f_\theta / B) .
+
+Z is a mean over exact samples of the base, of a bounded quantity, so it has an honest standard
+error (`tilt`). Samples of p are those of the base that are accepted with probability
+:math:`e^{-c(x, s) - M}`, with M the largest :math:`-c` that was met (`draw`).
 """
 
-__all__ = ["Corrected", "Outcome", "learn"]
+__all__ = ["Corrected", "Learning", "Outcome", "Tilt", "draw", "learn", "tilt"]
 
+import math
 import torch
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from torch import Tensor, nn
 from typing import Any, NamedTuple
 
-from .mixture import LevelEnergy
+from .mixture import LevelEnergy, assemble, other
 from ..derivatives import gradient
 from ..energies import Energy
 from ..objectives import LevelDCD, Limit, LogUniform
+from ..samplers import Unreliable
 from ..shapes import align, dot
+
+PROPOSALS = 20_000  # of the base, at a time
+ROUNDS = 200  # of proposals without enough points after which drawing is given up
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,7 @@ class Outcome(NamedTuple):
 class Net(nn.Module):
     r"""Creates the network :math:`f_\theta(x, \sigma)`, zero at the start."""
 
-    def __init__(self, dim: int, width: int, generator: torch.Generator) -> None:
+    def __init__(self, dim: int, width: int, generator: torch.Generator | None) -> None:
         super().__init__()
         self.layers = nn.ModuleList([
             nn.Linear(dim + 1, width, dtype=torch.float64),
@@ -115,8 +131,61 @@ class Corrected(Energy):
         s = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
         return self.bound * torch.tanh(self.net(x, s) / self.bound)
 
-    def forward(self, x: Tensor, sigma: Tensor | float = 0.1) -> Tensor:
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], bound: float) -> "Corrected":
+        r"""Returns the energy with these parameters and buffers."""
+        parts: dict[str, dict[str, Tensor]] = {"base": {}, "net": {}}
+        for name, t in tensors.items():
+            head, _, rest = name.partition(".")
+            parts.get(head, parts["base"])[rest or name] = t
+        base, first = assemble(parts["base"]), parts["net"].get("layers.0.weight")
+        dim = base.centers.shape[1]
+        if first is None or first.ndim != 2 or first.shape[1] != dim + 1 or not len(first):
+            raise other(parts["net"], f"a correction in {dim} dimensions")
+        return cls(base, Net(dim, len(first), None), bound)
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         return self.base(x, sigma) + self.correction(x, sigma)
+
+    def tilted(self, x: Tensor, level: float) -> Tensor:
+        r"""Returns the energy of the base without noise, plus the correction at a level."""
+        return self.base(x) + self.correction(x, level)
+
+
+class Tilt(NamedTuple):
+    r"""The constant of a base tilted by a correction."""
+
+    log_z: float
+    error: float  # standard error of it
+    share: float  # effective share of the weights
+
+
+def tilt(energy: Corrected, level: float, generator: torch.Generator, n: int = PROPOSALS) -> Tilt:
+    r"""Returns :math:`\log Z` of the tilted base from n samples of the base."""
+    with torch.no_grad():
+        log_w = -energy.correction(energy.base.sample(n, generator), level)
+    w = torch.exp(log_w - (top := float(log_w.max())))
+    mean = float(w.mean())
+    error = float(w.std()) / (mean * math.sqrt(n))
+    return Tilt(top + math.log(mean), error, mean**2 / float(w.square().mean()))
+
+
+def draw(energy: Corrected, level: float, n: int, generator: torch.Generator) -> Tensor:
+    r"""Returns n samples of the tilted base."""
+    kept, top = [x[:0] for x in (energy.base.sample(1, generator),)], -math.inf
+    for _ in range(ROUNDS):
+        x = energy.base.sample(PROPOSALS, generator)
+        with torch.no_grad():
+            log_w = -energy.correction(x, level)
+        top = max(top, float(log_w.max()))
+        u = torch.rand(len(x), generator=generator, dtype=x.dtype)
+        kept.append(x[torch.log(u) < log_w - top])
+        if sum(map(len, kept)) >= n:
+            return torch.cat(kept)[:n]
+    raise Unreliable(
+        f"expected {n} samples among {ROUNDS * PROPOSALS} of the base, got {sum(map(len, kept))}:"
+        " the correction is far from the base"
+    )
 
 
 def held(energy: Corrected, x: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:

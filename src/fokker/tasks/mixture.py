@@ -1,0 +1,306 @@
+r"""The task of a table whose network is a `Correction`: a mixture of Gaussians, fitted in seconds,
+under a learned correction.
+
+This is what `fokker train table` trains. It works on any finite table: columns may be constant,
+offset, coarse or heavy-tailed. Rows are split as `TableTask` splits them.
+
+- The **mixture** is fitted to the training rows (`fokker.tables.stacking`); it is normalized and
+  sampled exactly.
+- The **correction** is trained by the objective of the run, the limit form of `LevelDCD`, on
+  energies of every noise level; the weights with the least divergence on the validation rows are
+  chosen. At the end it is kept if it makes the validation rows more likely by more than two
+  standard errors, with :math:`\log Z` found from samples of the mixture
+  (`fokker.tables.correction`); if not, the density is the mixture, and :math:`\log Z = 0`.
+- **Outliers** are found by the surprise (`fokker.tables.surprise`), which is fitted to all rows
+  of the file. The outlier score is the share of held-out rows, each judged by experts that were
+  fitted without it, that are less odd.
+
+The test rows judge the density, and take part in nothing but the surprise.
+"""
+
+__all__ = ["MixtureEnergy", "MixtureTask"]
+
+import dataclasses
+import math
+import torch
+
+from copy import deepcopy
+from functools import cached_property
+from pathlib import Path
+from torch import Tensor
+from typing import Any, Self
+
+from .base import Line, Run
+from .table import FEW, PointEnergy, TableTask, finite
+from ..checks import brief
+from ..data.table import read_table, split
+from ..energies import Energy
+from ..runs.config import Config, Correction, TableData
+from ..samplers import Sampled, Verdict
+from ..tables.columns import Columns, Number
+from ..tables.correction import draw, tilt
+from ..tables.model import TableModel
+
+ERRORS = 2.0  # standard errors by which the correction must be a gain
+SHARE = 0.01  # the least effective share of the weights of log Z
+OFF = 1000.0  # nats by which a row is less likely for each constant that it does not have
+
+
+class MixtureTask(TableTask):
+    r"""Creates the task of a table and its mixture."""
+
+    explained = (
+        "The outlier score is the share of held-out rows that are less odd. The reasons are what"
+        " columns add to the surprise, above that of the nearest likely row."
+    )
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert isinstance(config.network, Correction)
+        self.correction = config.network
+        self.held_out = config.objective
+
+    # --- without data ---
+
+    def describe(self, line: Line) -> str:
+        said = super().describe(line)
+        if "corrected" not in line:
+            return said
+        kept = "kept" if line["corrected"] else "left out"
+        return (
+            f"{said}\nthe correction is {kept}: gain on validation rows {line['gain']:+.3f} ±"
+            f" {line['gain_error']:.3f} nats"
+        )
+
+    def wrap(self, energy: Any, card: Line | None) -> "MixtureEnergy":
+        if card is None:
+            raise ValueError(
+                "expected weights chosen by validation rows, got none: the run was stopped"
+                " before its first evaluation; resume it"
+            )
+        return MixtureEnergy(energy, card, self.correction.level)
+
+    def blank(self, shape: tuple[int, ...], weights: dict[str, Tensor]) -> TableModel:
+        return TableModel.of(weights, self.correction.bound)
+
+    def sample(self, run: Run, n: int, seed: int) -> Sampled:
+        r"""Returns n points of the learned density, independent and exact, and the verdict on
+        them."""
+        energy = run.energy
+        assert isinstance(energy, MixtureEnergy)
+        return energy.sample(n, torch.Generator().manual_seed(seed))
+
+    # --- with data ---
+
+    def load(self) -> Self:
+        data, seed = self.source, self.config.seed
+        assert isinstance(data, TableData)
+        table, self.path = read_table(Path(data.path)), data.path
+        self.names, self.values = table.columns, table.values
+        if len(table.values) < FEW:
+            raise ValueError(
+                f"{data.path}: expected {FEW} rows or more to train, validate and test on, got"
+                f" {len(table.values)}"
+            )
+        rows = split(len(table.values), data.held_out, seed)
+        self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
+        train = table.values[rows[0]]
+        self.table = Columns.fit(train.numpy(), self.names)
+        self.varies = varying(self.table)
+        if not self.varies.any():
+            raise ValueError(
+                f"{data.path}: expected a column that varies, got {len(train)} equal rows to train"
+                " on"
+            )
+        self.every = torch.from_numpy(self.table.encode(table.values.numpy()))
+        inner = self.every[:, self.varies]
+        self.train, self.validation, self.test = (inner[which] for which in rows)
+        self.dim = inner.shape[1]
+        self.shape = (self.dim,)
+        self.log_volume = self.table.log_volume
+        return self
+
+    @cached_property
+    def start(self) -> TableModel:
+        r"""The model at the start of training."""
+        own = self.correction
+        return TableModel.fit(
+            self.every[self.rows["training"]],
+            self.every,
+            self.varies,
+            own.width,
+            own.bound,
+            self.config.seed,
+        )
+
+    def network(self) -> TableModel:
+        return deepcopy(self.start)
+
+    def check_card(self, card: Line) -> None:
+        if card.get("table") != table_card(self.table):
+            raise ValueError(f"expected the rows that were trained on, got others in {self.path}")
+
+    def judge_alone(self, energy: Energy, device: torch.device) -> Line:
+        # as many training rows as validation rows, which come in random order
+        return finite({
+            "divergence_train": self.divergence(
+                energy, self.train[: len(self.validation)], device
+            ),
+            "divergence": self.divergence(energy, self.validation, device),
+        })
+
+    def card(self, energy: Energy, device: torch.device) -> Line:
+        return {"table": table_card(self.table)}
+
+    def complete(self, energy: Any, device: torch.device) -> tuple[Line, Line]:
+        density = energy.density.to("cpu")
+        found = tilt(density, self.correction.level, torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            gain = -density.correction(self.validation, self.correction.level) - found.log_z
+        mean = float(gain.mean())
+        error = math.hypot(found.error, float(gain.std(correction=0)) / math.sqrt(len(gain)))
+        kept = mean > ERRORS * error and len(gain) > FEW and found.share > SHARE
+        energy.to(device)
+        card = {
+            "corrected": int(kept),
+            "log_z": found.log_z if kept else 0.0,
+            "log_z_error": found.error if kept else 0.0,
+            "unknown": "",
+        }
+        line = self.likelihood(energy, device, card)
+        more = {"corrected": int(kept), "gain": mean, "gain_error": error, "ess": found.share}
+        return card, line | more
+
+    def likelihood(self, energy: Any, device: torch.device, card: Line) -> Line:
+        inner = Inner(energy, self.correction.level if card["corrected"] else None)
+        return super().likelihood(inner.to("cpu"), torch.device("cpu"), card)
+
+    def judge_run(self, run: Run, ranks: Any) -> tuple[Line, list[str]]:
+        energy = run.energy
+        assert isinstance(energy, MixtureEnergy)
+        model = energy.model.to(ranks.device)
+        line = {"step": run.chosen, **self.judge(model, ranks.device, ranks)}
+        line |= ranks.once(lambda: self.complete(model, ranks.device))[1]
+        return line, [self.describe(line), f"by {run.weights}"]
+
+    def trust(self, energy: Any) -> str:
+        if energy.level is None:
+            return "The density is a mixture of Gaussians: log Z is known exactly."
+        return "log Z is found from samples of the mixture under the correction."
+
+
+class Inner(Energy):
+    r"""Creates the density of standardized columns that vary, up to its constant.
+
+    Arguments:
+        model: The model.
+        level: The level of the correction; none if it is left out.
+    """
+
+    def __init__(self, model: TableModel, level: float | None) -> None:
+        super().__init__()
+        self.model, self.level = model, level
+
+    def forward(self, x: Tensor) -> Tensor:
+        density = self.model.density
+        return density.base(x) if self.level is None else density.tilted(x, self.level)
+
+
+class MixtureEnergy(PointEnergy):
+    r"""Creates the energy :math:`E = -\log p` of points in the units of a table.
+
+    Arguments:
+        model: The model of standardized points.
+        card: What `MixtureTask.card` and `MixtureTask.complete` returned of it.
+        level: The level at which the correction is read, if it is kept.
+    """
+
+    unknown = ""
+    normalized = True
+    judges = "held-out rows"
+
+    def __init__(self, model: TableModel, card: Line, level: float) -> None:
+        super().__init__()
+        self.model, self.card = model, card
+        self.table = table_of(card["table"])
+        self.varies = varying(self.table)
+        self.columns = self.table.names
+        inside = model.density.base.centers.shape[1]
+        if len(self.table.owners) != model.rows.shape[1] or int(self.varies.sum()) != inside:
+            raise ValueError(
+                f"expected a table of {model.rows.shape[1]} columns, {inside} of which vary, got"
+                f" {len(self.table.owners)} and {int(self.varies.sum())}"
+            )
+        self.completed = "corrected" in card  # else training was stopped before its end
+        self.level = level if self.completed and card["corrected"] else None
+        self.log_z = float(card["log_z"]) if self.completed else 0.0
+        self.energy = Inner(model, self.level)
+        self.reference = model.reference.tolist()
+
+    def inner(self, x: Tensor) -> Tensor:
+        r"""Returns standardized points, :math:`(N, d)` in float64."""
+        z = self.table.encode(x.detach().double().cpu().numpy())
+        return torch.from_numpy(z).to(x.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        off = OFF * (z[:, ~self.varies] != 0).to(z).sum(1)
+        return self.energy(z[:, self.varies]) + off + self.log_z + self.table.log_volume
+
+    def surprise(self, x: Tensor) -> Tensor:
+        r"""Returns how odd points are, by which their outlier scores are ordered."""
+        z = self.inner(x)
+        return torch.cat([self.model.oddness(part) for part in z.split(8192)])
+
+    def outlier_score(self, x: Tensor) -> Tensor:
+        r"""Returns the share of held-out rows that are less odd than each point."""
+        return 1 - torch.cat([self.model.p_values(z) for z in self.inner(x).split(8192)])
+
+    def reasons(self, x: Tensor) -> Tensor:
+        r"""Returns what each column adds to the surprise of points, :math:`(N, D)`."""
+        parts = torch.cat([self.model.reasons(z) for z in self.inner(x).split(1024)])
+        return torch.from_numpy(self.table.gather(parts.numpy()))
+
+    def sample(self, n: int, generator: torch.Generator) -> Sampled:
+        r"""Returns n points and the verdict on them."""
+        z = torch.zeros(n, len(self.varies), dtype=torch.float64)
+        base = self.model.density.base
+        if self.level is None:
+            z[:, self.varies] = base.sample(n, generator)
+            said = f"exact samples of a mixture of {len(base.centers)} Gaussians"
+        else:
+            z[:, self.varies] = draw(self.model.density, self.level, n, generator)
+            said = "samples of a mixture of Gaussians, accepted by the correction"
+        points = torch.from_numpy(self.table.numbers(z.numpy()))
+        return Sampled(points, Verdict(said, (), {"log_z": self.log_z, "ess": float(n)}))
+
+
+def varying(table: Columns) -> Tensor:
+    r"""Returns which coordinates are of columns that vary in the training rows, :math:`(d)`."""
+    constant = [isinstance(c, Number) and c.constant for c in table.columns]
+    return torch.tensor([not constant[j] for j in table.owners])
+
+
+def table_card(table: Columns) -> Line:
+    r"""Returns the map of a table in the types of JSON."""
+    columns = [dataclasses.asdict(column) for column in table.columns]
+    names = [field.name for field in dataclasses.fields(Number)]
+    return {"names": names, "columns": [[column[name] for name in names] for column in columns]}
+
+
+def table_of(card: Line) -> Columns:
+    r"""Returns the map of which `table_card` returned this."""
+    kinds = {"name": str, "constant": bool, "gaps": bool}
+    found = []
+    for values in card["columns"]:
+        column = dict(zip(card["names"], values, strict=True))
+        for name, value in column.items():
+            right = type(value) is kinds.get(name, float)
+            if not right or (isinstance(value, float) and not math.isfinite(value)):
+                raise ValueError(f"expected {name} of a column, got {brief(value)}")
+        made = Number(**column)
+        if not made.scale > 0:
+            raise ValueError(f"expected a scale > 0 of column {made.name!r}, got {made.scale}")
+        found.append(made)
+    owners = tuple(j for j, column in enumerate(found) for _ in range(column.width))
+    return Columns(tuple(found), False, owners)
