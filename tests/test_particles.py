@@ -337,7 +337,7 @@ def confined(tmp_path_factory):
     ])
     np.save(folder / "x.npy", x.numpy() + np.array([3e7, 0.0, -5.0]))
     torch.set_default_dtype(torch.float32)
-    small = "--steps 40 --batch 64 --width 32 --evaluate 20 --rate 3e-3"
+    small = "--preset network --steps 40 --batch 64 --width 32 --evaluate 20 --rate 3e-3"
     args = ["train", "table", "--data", str(folder / "x.npy"), *small.split()]
     main([*args, "--out", str(folder / "run")])
     torch.set_default_dtype(torch.float64)
@@ -394,7 +394,7 @@ def test_a_likelihood_without_support_is_not_given(confined, capsys, monkeypatch
 
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(verdict, "RHAT", 0.5)
-    small = "--steps 4 --batch 16 --width 8 --evaluate 2"
+    small = "--preset network --steps 4 --batch 16 --width 8 --evaluate 2"
     args = ["train", "table", "--data", str(confined / "x.npy"), *small.split()]
     main([*args, "--out", str(confined / "unknown")])
     said = " ".join(capsys.readouterr().out.split())
@@ -404,6 +404,6 @@ def test_a_likelihood_without_support_is_not_given(confined, capsys, monkeypatch
     main(["score", str(run.path), str(confined / "x.npy"), "-o", str(confined / "o.csv")])
     assert "log Z is not known" in capsys.readouterr().out
     header = (confined / "o.csv").read_text().splitlines()[0]
-    assert header == "log_density_up_to_a_constant,outlier"
+    assert header == "log_density_up_to_a_constant,outlier,surprise"
     page = (run.path / "report.html").read_text()
     assert "No likelihood is given" in page and "not known" in page

@@ -14,10 +14,10 @@ from fokker.diffusions import EDM
 from fokker.metrics.attribution import contributions, p_values, threshold
 from fokker.tables import EnergyDensity, EnergyOutlier
 from fokker.tables.columns import Columns, Names
-from fokker.tables.stacking import mixing
 from fokker.tables.correction import Corrected, Learning, learn
 from fokker.tables.mixture import Clusters, Rows, Stack, spacing
 from fokker.tables.scaling import NormalScores
+from fokker.tables.stacking import mixing
 from fokker.tables.surprise import Surprise
 from scipy.stats import kstest, norm, rankdata
 from sklearn.base import clone
