@@ -50,13 +50,14 @@ autosummary_generate = False
 add_module_names = False
 python_maximum_signature_line_length = 88
 
+LIBRARIES = (
+    r"(torch|numpy|np|io|asyncio|pathlib|collections|contextlib|multiprocessing|typing|matplotlib"
+    r"|abc|types|tyro)\b.*"
+)
 # names of other libraries, and words in single backquotes that are no names of ours
 nitpick_ignore_regex = [
     ("py:obj", r".*"),
-    (
-        "py:class",
-        r"(torch|numpy|np|pathlib|collections|contextlib|multiprocessing|typing|matplotlib|abc|types|tyro)\b.*",
-    ),
+    ("py:class", LIBRARIES),
     ("py:class", r"(Tensor|Path|Figure|optional|fokker\..*|[A-Z]\w*)"),
     ("py:(exc|func|meth|attr|data)", r".*"),
 ]

@@ -24,7 +24,7 @@ Gaussian bridge with mean :math:`z - \delta u` and variance :math:`\beta = \delt
 \sigma_z^2`, so
 
 .. math::
-    \tfrac{1}{\delta} \, \mathbb{E} \big[ E(y) - E(z) \, \big| \, x, z \big]
+    \tfrac{1}{\delta} \, \mathbb{E} \big[ E(y) - E(z) \mid x, z \big]
     = -u \cdot \nabla E(z) + \tfrac{1}{2} \Delta E(z) + O(\delta) :
 
 the Laplacian cancels that of the bracket :math:`\tfrac{1}{2} [\|\nabla E(z)\|^2 - \Delta E(z)]`
