@@ -37,11 +37,11 @@ def chosen(rows: Sequence[results.Row], method: str) -> float:
     r"""Returns the value of a method with the fewest diverged trials, then the least KL."""
 
     def rank(value: float) -> tuple[int, float]:
-        own = [
+        runs = [
             r for r in rows if (r["method"], r["value"], r["trial"]) == (method, value, "tuning")
         ]
-        sound = [row["kl"] for row in own if not row["diverged"]]
-        return len(own) - len(sound), sum(sound) / len(sound) if sound else math.inf
+        sound = [row["kl"] for row in runs if not row["diverged"]]
+        return len(runs) - len(sound), sum(sound) / len(sound) if sound else math.inf
 
     return min(METHODS[method], key=rank)
 
@@ -79,8 +79,8 @@ def run(
             return
         pairs = [(name, seed) for seed in seeds for name in sets]
         sources = [Float32(name, device) for name, _ in pairs]
-        objective, own = METHODS[method][value], [seed for _, seed in pairs]
-        out = train_stack(sources, objective, network, optimization, own, device)
+        objective, streams = METHODS[method][value], [seed for _, seed in pairs]
+        out = train_stack(sources, objective, network, optimization, streams, device)
         for (name, seed), energy, finite in zip(pairs, out.energies, out.finite, strict=True):
             head = {"method": method, "value": value, "trial": kind, "data": name, "seed": seed}
             row = head | judge(energy, name, finite, device) | budget

@@ -121,10 +121,10 @@ def judge(run: Run, part: Cell, count: int) -> tuple[list[results.Row], dict[str
     for sigma in LEVELS:
         x, least = noisy(clean, sigma), math.inf
         for rule in rules:
-            own: Any = {} if task.level is None else {"level": task.level, "rule": rule}
+            options: Any = {} if task.level is None else {"level": task.level, "rule": rule}
             generator = torch.Generator(device).manual_seed(0)
             parts = [
-                denoise(energy, part_, sigma, generator=generator, **own).detach()
+                denoise(energy, part_, sigma, generator=generator, **options).detach()
                 for part_ in x.split(250)  # a Wide ResNet takes much memory
             ]
             out = torch.cat(parts)

@@ -130,11 +130,11 @@ def bench(rows: Sequence[results.Row], path: Path) -> None:
         fig = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
         axes = fig.subplots(1, len(panels), squeeze=False)[0]
         for axis, panel in zip(axes, panels, strict=True):
-            own = [r for r in rows if (r["net"], r["device"], r["precision"]) == panel]
-            own.sort(key=lambda row: -row["x_plain"])
-            labels = [f"{row['name']} ({row['library']})" for row in own]
-            values = [row["x_plain"] for row in own]
-            axis.barh(labels, values, color=[colours[row["library"]] for row in own])
+            shown = [r for r in rows if (r["net"], r["device"], r["precision"]) == panel]
+            shown.sort(key=lambda row: -row["x_plain"])
+            labels = [f"{row['name']} ({row['library']})" for row in shown]
+            values = [row["x_plain"] for row in shown]
+            axis.barh(labels, values, color=[colours[row["library"]] for row in shown])
             axis.bar_label(axis.containers[0], [f"{v:.3g}" for v in values], fontsize=7, padding=2)
             where = panel[1].split(",")[0]
             axis.set_title(f"{panel[0]}\n{where}", fontsize=8)

@@ -39,9 +39,9 @@ def main() -> None:
 
         def draw(method: str, steps: int, run=run, field=field) -> torch.Tensor:  # noqa: ANN001
             seed = torch.Generator().manual_seed(0)
-            own = {"batch": 32, "device": args.device, "dtype": torch.float32}
+            options = {"batch": 32, "device": args.device, "dtype": torch.float32}
             flow = FLOWS[method](karras(steps))
-            return flow.run(field, args.images, run.shape, seed, **own).samples.clamp(-1, 1)
+            return flow.run(field, args.images, run.shape, seed, **options).samples.clamp(-1, 1)
 
         exact = draw("heun", args.fine)
         for method, steps in TRIALS:

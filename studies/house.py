@@ -185,8 +185,8 @@ class Tree:
         places: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
         kept: list[str] = []
         for path in self.modules.values():
-            own = [line.strip() for line in path.read_text().splitlines()]
-            kept += [s for s in own if len(s) > 1 and not s.startswith(("#", "import ", "from "))]
+            code = [line.strip() for line in path.read_text().splitlines()]
+            kept += [s for s in code if len(s) > 1 and not s.startswith(("#", "import ", "from "))]
             kept.append(f"\0{path}")  # no run crosses two files
         for i in range(len(kept) - WINDOW + 1):
             places[tuple(kept[i : i + WINDOW])].append(i)

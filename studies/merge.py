@@ -60,9 +60,9 @@ def joined(parts: Sequence[tuple[Path, results.Row]], kind: str) -> list[results
             before, where = found[key]
             for field in sorted({*before, *row} - {*MADE}):
                 if before.get(field) != row.get(field):
-                    said = ", ".join(f"{f} {v}" for f, v in zip(KEYS[kind], key, strict=True))
+                    place = ", ".join(f"{f} {v}" for f, v in zip(KEYS[kind], key, strict=True))
                     raise ValueError(
-                        f"expected rows that agree, got {said} with {field}"
+                        f"expected rows that agree, got {place} with {field}"
                         f" {before.get(field)!r} in {where} and {row.get(field)!r} in {path}"
                     )
     return [row for row, _ in found.values()]

@@ -126,9 +126,9 @@ class Trial:
         network = replace(CANDIDATES[self.name], precision=base.network.precision)
         if self.quick:
             network = replace(network, width=8, blocks=1)
-        own = base.optimization
+        settings = base.optimization
         optimization = replace(
-            own, steps=steps, batch=self.batch, warmup=min(own.warmup, steps // WARMUP)
+            settings, steps=steps, batch=self.batch, warmup=min(settings.warmup, steps // WARMUP)
         )
         return replace(
             base,
@@ -509,8 +509,11 @@ def run_all(
     if jobs == 1:
         extractor = reference()
         for trial in todo:
-            own = {} if only_prepare else {"extractor": extractor, "say": say}
-            end(trial, lambda trial=trial, own=own: work(trial, folder, settings, **own))
+            options = {} if only_prepare else {"extractor": extractor, "say": say}
+            end(
+                trial,
+                lambda trial=trial, options=options: work(trial, folder, settings, **options),
+            )
     elif todo:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             with lock_of(folder):  # trials compile meanwhile

@@ -47,8 +47,8 @@ def optimization_of(trial: str, steps: int, args: argparse.Namespace) -> Optimiz
     if kind not in {"adam", "muon"}:
         raise ValueError(f"expected adam:RATE or muon:RATE, got {trial!r}")
     muon = rate if kind == "muon" else None
-    own = {"rate": args.beside if muon else rate, "muon": muon, "warmup": 20, "ema": 0.98}
-    return Optimization(steps, args.batch, **own)  # pyright: ignore[reportArgumentType]
+    settings = {"rate": args.beside if muon else rate, "muon": muon, "warmup": 20, "ema": 0.98}
+    return Optimization(steps, args.batch, **settings)  # pyright: ignore[reportArgumentType]
 
 
 def error_of(run: Run, count: int, batch: int = 125) -> float:
@@ -87,17 +87,17 @@ def main() -> None:
         UNet(args.width, 1),
         device=args.device,
     )
-    for trial, own in trials:
+    for trial, chosen in trials:
         with tempfile.TemporaryDirectory() as folder:
-            config = replace(base, optimization=own, evaluate=own.steps)
+            config = replace(base, optimization=chosen, evaluate=chosen.steps)
             run = fit(config, Path(folder) / "run")
-        row = {"optimizer": "adam" if own.muon is None else "muon"}
-        row |= {"rate": own.rate if own.muon is None else own.muon, "steps": own.steps}
-        row |= {"beside": None if own.muon is None else own.rate, "batch": own.batch}
+        row = {"optimizer": "adam" if chosen.muon is None else "muon"}
+        row |= {"rate": chosen.rate if chosen.muon is None else chosen.muon, "steps": chosen.steps}
+        row |= {"beside": None if chosen.muon is None else chosen.rate, "batch": chosen.batch}
         row |= {"error": error_of(run, args.images), "images": args.images}
         row |= {"params": sum(p.numel() for p in run.energy.parameters())}
         rows.append(row | {"data": Path(args.data).name, "seed": config.seed})
-        console.print(f"{trial}, {own.steps} steps: {row['error']:.4f}")
+        console.print(f"{trial}, {chosen.steps} steps: {row['error']:.4f}")
         if args.out is not None:
             results.save(args.out, rows, "python studies/optimizers.py", device=args.device)
 

@@ -164,8 +164,8 @@ class Trial:
 
     def ran(self, row: results.Row) -> bool:
         r"""Whether a row is of this trial, by the settings that its method uses."""
-        own = asdict(self)
-        return all(row["settings"][name] == own[name] for name in USED[self.method])
+        settings = asdict(self)
+        return all(row["settings"][name] == settings[name] for name in USED[self.method])
 
     def loss(self, model: Stack, device: str) -> torch.nn.Module:
         on = {"device": torch.device(device)}
@@ -175,8 +175,8 @@ class Trial:
             case "cd":
                 return losses.ContrastiveDivergence(model, langevin(), **cd)
             case "pcd":
-                own = {"persistent": True, "buffer_size": 10_000, "new_sample_ratio": 0.05}
-                return losses.ContrastiveDivergence(model, langevin(), **cd, **own)
+                options = {"persistent": True, "buffer_size": 10_000, "new_sample_ratio": 0.05}
+                return losses.ContrastiveDivergence(model, langevin(), **cd, **options)
             case "sm":
                 return losses.ScoreMatching(model, hessian_method="exact", **on)
             case "ssm":
@@ -387,7 +387,7 @@ def best(method: str, folder: Path) -> Trial:
     path = folder / "tuning" / f"{method}.json"
     rows = json.loads(path.read_text()) if path.exists() else []
     tried = {trial: [r for r in rows if trial.ran(r)] for trial in TRIALS[method]}
-    known = {trial: mean_kl(own) for trial, own in tried.items() if own}
+    known = {trial: mean_kl(runs) for trial, runs in tried.items() if runs}
     return min(known, key=known.__getitem__, default=TRIALS[method][0])
 
 

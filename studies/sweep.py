@@ -32,7 +32,9 @@ VARIANTS: dict[str, dict] = {
 
 def points() -> list[tuple[str, float, Objective]]:
     r"""Returns the points of both sweeps: what is swept, its value, the objective."""
-    steps = [(name, t, DCD(step=t, **how)) for name, how in VARIANTS.items() for t in STEPS]
+    steps = [
+        (name, t, DCD(step=t, **options)) for name, options in VARIANTS.items() for t in STEPS
+    ]
     return [*steps, *(("weight", w, MultiTimeDCD(weight=w)) for w in LAMBDAS)]
 
 

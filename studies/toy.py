@@ -62,8 +62,8 @@ class Arm:
     @property
     def optimization(self) -> Optimization:
         given = {"steps": self.steps, "batch": self.batch}
-        own = PRESETS[self.preset][1]
-        return replace(own, **{k: v for k, v in given.items() if v is not None})
+        base = PRESETS[self.preset][1]
+        return replace(base, **{k: v for k, v in given.items() if v is not None})
 
 
 def judge(energy: Energy, name: str, finite: bool, device: str) -> results.Row:
@@ -80,11 +80,15 @@ def judge(energy: Energy, name: str, finite: bool, device: str) -> results.Row:
 
 def check_done(part: Arm, folder: Path) -> None:
     r"""Raises if there are rows of a part that it would not have now, as after --quick."""
-    target, own = folder / f"{part.name}.json", part.optimization
+    target, optimization = folder / f"{part.name}.json", part.optimization
     if not target.exists():
         return
     rows = json.loads(target.read_text())
-    wanted = {"steps": own.steps, "batch": own.batch, "networks": len(part.sets) * len(part.seeds)}
+    wanted = {
+        "steps": optimization.steps,
+        "batch": optimization.batch,
+        "networks": len(part.sets) * len(part.seeds),
+    }
     for name, value in wanted.items():
         found = {len(rows)} if name == "networks" else {row[name] for row in rows}
         if found != {value}:

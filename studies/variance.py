@@ -148,8 +148,10 @@ def two_modes(
 def described(form: Form) -> results.Row:
     r"""Returns what a row says of a form."""
     (name,) = (name for name, kind in levels.FORMS.items() if type(form) is kind)
-    own = {"draws of the form": form.draws, "shift": form.shift} if type(form) is Bridge else {}
-    return {"form": name, "step": form.step, **own}
+    options = (
+        {"draws of the form": form.draws, "shift": form.shift} if type(form) is Bridge else {}
+    )
+    return {"form": name, "step": form.step, **options}
 
 
 @dataclass
@@ -218,9 +220,9 @@ def unet(
     floor = found[FORMS[0], "float32"].spreads
     unit = math.sqrt(sum(floor) / len(floor) * batch / STEP)
     rows = []
-    for (form, kind), own in found.items():
-        ratio, error = jackknife(own.spreads, floor)
-        square, noise = own.bias(draws)
+    for (form, kind), measured in found.items():
+        ratio, error = jackknife(measured.spreads, floor)
+        square, noise = measured.bias(draws)
         row = {"net": "shipped celeba32", "dimension": math.prod(images.shape), **described(form)}
         row |= {"precision": kind, "variance": round(ratio, 4), "variance_error": round(error, 4)}
         row |= {"bias": round(math.sqrt(max(square, 0.0)) / unit, 4)}

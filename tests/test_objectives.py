@@ -344,7 +344,7 @@ def test_restart_rate_and_source():
         ),
         (
             PCD(buffer=4),
-            r"at least 8 particles of shape \(2,\), one a data point, got .* \(4, 2\)",
+            r"at least 8 particles of shape \(2,\), one per data point, got .* \(4, 2\)",
         ),
     ],
 )

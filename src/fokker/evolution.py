@@ -223,8 +223,8 @@ class MonteCarlo(Evolution):
         e = value(energy, torch.cat([x, back.flatten(0, 2)]))
         start, logs = e[:B], -e[B:].reshape(M, A, B)
         if self.stabilizer > 0:
-            own = (math.log(self.stabilizer) - start).expand(1, A, B)
-            logs = torch.cat([logs, own])
+            stabilized = (math.log(self.stabilizer) - start).expand(1, A, B)
+            logs = torch.cat([logs, stabilized])
         evolved = math.log(M) - torch.logsumexp(logs, dim=0)
         return Evolved(start, evolved.mean(0) + dimension(x) * torch.log(alpha))
 

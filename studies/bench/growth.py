@@ -50,12 +50,12 @@ def growth(
     rows = []
     common = (device, precision, rounds, compile, False)
     for dim in dims:
-        own = replace(points, build=lambda dtype, dim=dim: MLP(dim), shape=(dim,))
+        net = replace(points, build=lambda dtype, dim=dim: MLP(dim), shape=(dim,))
         kept = [n for n in names if n != "dcd" or dim <= 64]  # exact: d + 2 passes
-        rows += bench(own, kept, *common, "dimension", progress)
+        rows += bench(net, kept, *common, "dimension", progress)
     for batch in batches:
         rows += bench(replace(points, batch=batch), names, *common, "batch", progress)
     for size in sizes:
-        own = replace(image, shape=(image.shape[0], size, size))
-        rows += bench(own, names, *common, "size", progress)
+        net = replace(image, shape=(image.shape[0], size, size))
+        rows += bench(net, names, *common, "size", progress)
     return rows

@@ -73,13 +73,13 @@ def objectives_of(net: Net) -> dict[str, Objective]:
             "cd-10": CD(10),
             "pcd-20": PCD(20),
         }
-    own: dict[str, Any] = {"conditional": net.level}
+    options: dict[str, Any] = {"conditional": net.level}
     named: dict[str, Objective] = {
-        "dcd": LevelDCD(form=Bridge(), **own),
-        "dcd-central": LevelDCD(form=Central(), **own),
-        "dcd-limit": LevelDCD(form=Limit(), **own),
-        "dcd-path": LevelDCD(form=levels.Path(), **own),
-        "dcd-hutchinson": LevelDCD(form=levels.Hutchinson(), **own),
+        "dcd": LevelDCD(form=Bridge(), **options),
+        "dcd-central": LevelDCD(form=Central(), **options),
+        "dcd-limit": LevelDCD(form=Limit(), **options),
+        "dcd-path": LevelDCD(form=levels.Path(), **options),
+        "dcd-hutchinson": LevelDCD(form=levels.Hutchinson(), **options),
     }
     if not net.level:
         named |= {"cd-10": CD(10), "pcd-10": PCD(10), "ssm": SlicedScoreMatching()}

@@ -53,19 +53,19 @@ def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
         return None
     fig = Figure(figsize=(5.2, 3.4), layout="constrained")
     axis = fig.subplots()
-    own = [row for row in judged if row["fid_n"] >= min(counts)]
-    for k, (name, line) in enumerate(groups(own).items()):
+    final = [row for row in judged if row["fid_n"] >= min(counts)]
+    for k, (name, line) in enumerate(groups(final).items()):
         told = {n: f"{name}, {n:,} images" if len(counts) > 1 else name for n in sorted(counts)}
-        draws = [("snapshot", n, "o-", said) for n, said in told.items()]
+        draws = [("snapshot", n, "o-", label) for n, label in told.items()]
         draws += [("final", n, "s", f"{name}, end of a run") for n in sorted(counts)]
         others = [n for n in counts_of(line) if n not in counts]
         draws += [("final", n, "D", f"{name}, {n:,} images") for n in others]
-        for kind, n, style, said in draws:
+        for kind, n, style, label in draws:
             found = sorted(
                 (r["seconds"] / 60, r["fid"]) for r in line if (r["kind"], r["fid_n"]) == (kind, n)
             )
             if found:
-                shown = {"ms": 3, "color": f"C{k}", "label": said}
+                shown = {"ms": 3, "color": f"C{k}", "label": label}
                 axis.plot(*zip(*found, strict=True), style, **shown)
     for name, value in GOALS.get(data, {}).items():
         axis.axhline(value, color="0.6", lw=0.8, ls="--")
@@ -82,8 +82,8 @@ def along(rows: Sequence[results.Row], data: str, path: Path) -> Path | None:
 
 def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
     r"""Draws FID against evaluations of the network, with the corrector and without."""
-    own = [r for r in rows if r["kind"] in {"steps", "corrector"} and r["fid"] is not None]
-    if not own:
+    draws = [r for r in rows if r["kind"] in {"steps", "corrector"} and r["fid"] is not None]
+    if not draws:
         return None
     fig = Figure(figsize=(5.2, 3.4), layout="constrained")
     axis = fig.subplots()
@@ -93,12 +93,12 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
         ("corrector", "heun", "--", ", corrected"),
     )
     drawn = []
-    for name, line in groups(own).items():
+    for name, line in groups(draws).items():
         last = max(row["step"] for row in line)  # draws of the same weights
         line = [row for row in line if row["step"] == last]
         drawn += [(name, line, n) for n in counts_of(line)]
     for k, (name, line, n) in enumerate(drawn):
-        for kind, sampler, style, said in looks:
+        for kind, sampler, style, label in looks:
             wanted = (kind, sampler, n)
             found = sorted(
                 (r["nfe"], r["fid"])
@@ -106,7 +106,7 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
                 if (r["kind"], r["sampler"], r["fid_n"]) == wanted
             )
             if found:
-                told = f"{name}{said}, {n:,} images"
+                told = f"{name}{label}, {n:,} images"
                 shown = {"marker": "o", "ms": 3, "color": f"C{k}", "label": told}
                 axis.plot(*zip(*found, strict=True), style, **shown)
     axis.set(xlabel="evaluations an image", ylabel="FID")
@@ -116,16 +116,16 @@ def samplers(rows: Sequence[results.Row], path: Path) -> Path | None:
 
 def energies(place: Path, rows: Sequence[results.Row], path: Path) -> Path | None:
     r"""Draws histograms of the energies of noisy images, a panel a level."""
-    own = [r for r in rows if r["kind"] == "energy"]
-    if not own or not (place / "energies.npz").exists():
+    measured = [r for r in rows if r["kind"] == "energy"]
+    if not measured or not (place / "energies.npz").exists():
         return None
-    last = max(row["step"] for row in own)
-    own = [row for row in own if row["step"] == last]  # as the arrays
-    sigmas = list(dict.fromkeys(row["sigma"] for row in own))
+    last = max(row["step"] for row in measured)
+    measured = [row for row in measured if row["step"] == last]  # as the arrays
+    sigmas = list(dict.fromkeys(row["sigma"] for row in measured))
     fig = Figure(figsize=(2.1 * len(sigmas), 2.3), layout="constrained")
     axes = dict(zip(sigmas, fig.subplots(1, len(sigmas)), strict=True))
     with np.load(place / "energies.npz", allow_pickle=False) as found:
-        for row, e in zip(own, found.values(), strict=True):
+        for row, e in zip(measured, found.values(), strict=True):
             axis = axes[row["sigma"]]
             axis.hist(e, 40, density=True, histtype="step", label=row["set"])
             axis.set(title=f"σ = {row['sigma']:g}", xlabel="E, nats", yticks=[])
@@ -165,10 +165,10 @@ def draw_all(
     found: list[Path | None] = []
     with mpl.rc_context({"font.size": 8, "font.family": "serif"}):
         for data in dict.fromkeys(Path(part.data).name for part in parts):
-            own = [row for row in rows if row["data"] == data]
+            chosen = [row for row in rows if row["data"] == data]
             found += [
-                along(own, data, target / f"{data}-fid.png"),
-                samplers(own, target / f"{data}-samplers.png"),
+                along(chosen, data, target / f"{data}-fid.png"),
+                samplers(chosen, target / f"{data}-samplers.png"),
             ]
         for part in parts:
             place = folder / part.name
@@ -178,8 +178,8 @@ def draw_all(
                 row.get(k) == v
                 for k, v in (("preset", part.preset), ("method", part.method), ("size", part.size))
             )
-            own = [row for row in rows if row["data"] == Path(part.data).name and same(row)]
-            found.append(energies(place, own, target / f"{part.name}-energies.png"))
+            chosen = [row for row in rows if row["data"] == Path(part.data).name and same(row)]
+            found.append(energies(place, chosen, target / f"{part.name}-energies.png"))
             found.append(distances(place, target / f"{part.name}-nearest.png"))
             found += grids(part, folder, target, settings)
     return [path for path in found if path is not None]

@@ -55,8 +55,8 @@ def missing(path: Path, extractor: Extractor | None = None) -> bool:
     rows = json.loads(path.read_text())
     if extractor is None:
         return False
-    own = extractor.weights[:8]
-    other = lambda row: row.get("fid", 0) is None or row.get("weights", own) != own
+    weights = extractor.weights[:8]
+    other = lambda row: row.get("fid", 0) is None or row.get("weights", weights) != weights
     return any(other(row) for row in rows if row.get("diverged") is None)
 
 
@@ -86,8 +86,8 @@ def judge(
     head = {"data": Path(part.data).name, "method": part.method, "preset": part.preset}
     head |= {"size": part.size, "seed": part.seed, "params": weights_of(run)}
     head |= {"form": results.form_of(run.config.objective)}
-    own = run.config.optimization
-    head |= {"muon": own.muon, "restarts": list(own.restarts)}
+    optimization = run.config.optimization
+    head |= {"muon": optimization.muon, "restarts": list(optimization.restarts)}
     where = {"device": results.hardware(part.device), "commit": results.commit()}
     drawn = draws_of(part, run, folder, len(train), settings)
     last = next((draw for draw in drawn if draw.kind == "final"), None)
@@ -141,14 +141,14 @@ def distances(
     r"""Returns the row of a draw."""
     found = images_of(place, draw)
     assert found is not None
-    images, how = found
+    images, notes = found
     seconds = snapshots_of(place).get(draw.step)
     if seconds is None:  # the last weights, perhaps long after an evaluation
         seconds = read_checkpoint(place / "run").seconds
-    lost = how[0].get("diverged")
-    warm = how[1:] or how  # the first file may have waited for a compiler
+    lost = notes[0].get("diverged")
+    warm = notes[1:] or notes  # the first file may have waited for a compiler
     spent = sum(h.get("seconds", 0.0) for h in warm)
-    rates = [h["acceptance"] for h in how if h.get("acceptance") is not None]
+    rates = [h["acceptance"] for h in notes if h.get("acceptance") is not None]
     row: results.Row = {
         "kind": draw.kind,
         "step": draw.step,
@@ -265,8 +265,8 @@ def levels(
                     energy(p, torch.tensor(sigma, device=device)) for p in x.split(settings.batch)
                 ])
             kept.append(e.cpu().numpy())
-            own = {"kind": "energy", "set": name, "sigma": sigma, "images": len(x)}
-            rows.append({**own, "mean": float(e.double().mean()), **quantiles(e)})
+            head = {"kind": "energy", "set": name, "sigma": sigma, "images": len(x)}
+            rows.append({**head, "mean": float(e.double().mean()), **quantiles(e)})
     np.savez(place / "energies.npz", *kept)
     return rows
 

@@ -182,11 +182,11 @@ class Draw:
 
     @property
     def name(self) -> str:
-        own = self.sampling
-        how = f"{own.sampler}{own.steps}-c{own.corrector}"
+        sampling = self.sampling
+        label = f"{sampling.sampler}{sampling.steps}-c{sampling.corrector}"
         if self.kind == "guided":
-            how += f"-g{self.guidance:g}-{self.guide_step:08d}"
-        return f"{self.kind}-{self.step:08d}-{how}-{self.count}"
+            label += f"-g{self.guidance:g}-{self.guide_step:08d}"
+        return f"{self.kind}-{self.step:08d}-{label}-{self.count}"
 
 
 def guide_of(part: Part) -> Part:
@@ -215,23 +215,26 @@ def draws_of(part: Part, run: Run, folder: Path, total: int, settings: Settings)
         total: The number of training images.
         settings: What is drawn.
     """
-    own, step = part.sampling, run.step
+    sampling, step = part.sampling, run.step
     count = total if settings.count is None else settings.count
     few = min(settings.few, count)
     steps, corrected, multisteps = STEPS, CORRECTED, MULTISTEPS
     if part.quick:
         steps, corrected, multisteps = (5,), (4,), (4,)
-    found = [Draw("final", step, own, count)]
+    found = [Draw("final", step, sampling, count)]
     for path in sorted((folder / part.name / "snapshots").glob("step-*.safetensors")):
-        found.append(Draw("snapshot", int(path.stem[5:]), own, few))
-    found += [Draw("steps", step, replace(own, steps=n), few) for n in (*steps, own.steps)]
-    other = replace(own, sampler="multistep")
+        found.append(Draw("snapshot", int(path.stem[5:]), sampling, few))
+    found += [
+        Draw("steps", step, replace(sampling, steps=n), few) for n in (*steps, sampling.steps)
+    ]
+    other = replace(sampling, sampler="multistep")
     found += [Draw("steps", step, replace(other, steps=n), few) for n in multisteps]
     if part.method != "reference":  # a denoiser has no energy to accept by
         found += [
-            Draw("corrector", step, replace(own, steps=n, corrector=1), few) for n in corrected
+            Draw("corrector", step, replace(sampling, steps=n, corrector=1), few)
+            for n in corrected
         ]
     last = trained_guide(part, folder)
     if last is not None:
-        found += [Draw("guided", step, own, few, w, last) for w in settings.guidance]
+        found += [Draw("guided", step, sampling, few, w, last) for w in settings.guidance]
     return [draw for draw in found if draw.kind in settings.kinds]

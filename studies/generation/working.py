@@ -229,9 +229,9 @@ def sample(
                 (target / "diverged.json").write_text(json.dumps({"diverged": str(error)}))
                 progress(f"{part.name}: {draw.name}, {error}")
                 break
-            how = {"seconds": drawn.seconds, "n": n, "nfe": drawn.evaluations}
-            how["acceptance"] = drawn.acceptance
-            keep(named(target, begin), drawn.images, how)
+            notes = {"seconds": drawn.seconds, "n": n, "nfe": drawn.evaluations}
+            notes["acceptance"] = drawn.acceptance
+            keep(named(target, begin), drawn.images, notes)
             progress(f"{part.name}: {draw.name}, {begin + n} of {draw.count}")
     energy.load_state_dict(final)
     return True
@@ -241,9 +241,9 @@ def named(target: Path, begin: int) -> Path:
     return target / f"{begin:07d}.npy"
 
 
-def keep(path: Path, images: Tensor, how: dict[str, Any]) -> None:
+def keep(path: Path, images: Tensor, notes: dict[str, Any]) -> None:
     r"""Writes images, whole or not at all; how they were drawn goes first."""
-    path.with_suffix(".json").write_text(json.dumps(how, allow_nan=False))
+    path.with_suffix(".json").write_text(json.dumps(notes, allow_nan=False))
     save_npy(path, images.numpy())
 
 

@@ -41,14 +41,14 @@ def bench_rows(rows: Sequence[results.Row]) -> list[list[str]]:
 
 def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
     r"""Returns the tables of step times on a GPU, or on a CPU beside torchebm's exact SM."""
-    own = [r for r in rows if r["suite"] == "nets" and r["device"].startswith("NVIDIA") is gpu]
+    chosen = [r for r in rows if r["suite"] == "nets" and r["device"].startswith("NVIDIA") is gpu]
     if gpu:  # rows may have come in any order: those of a network together, its plain step first
-        nets = list(dict.fromkeys(row["net"] for row in own))
-        own.sort(key=lambda row: (nets.index(row["net"]), row["name"] != "plain"))
-        return results.markdown(BENCH_HEADER, bench_rows(own))
-    if not own:
+        nets = list(dict.fromkeys(row["net"] for row in chosen))
+        chosen.sort(key=lambda row: (nets.index(row["net"]), row["name"] != "plain"))
+        return results.markdown(BENCH_HEADER, bench_rows(chosen))
+    if not chosen:
         return "Not measured yet: `fokker bench --out results/bench.json` does."
-    base = {r["name"]: r["ms"] for r in own if r["library"] == "torchebm"}
+    base = {r["name"]: r["ms"] for r in chosen if r["library"] == "torchebm"}
     header = ("library", "step", "compiled", "ms", "× plain", "× torchebm SM", "× torchebm DSM")
     return results.markdown(
         header,
@@ -62,19 +62,19 @@ def bench_table(rows: Sequence[results.Row], gpu: bool) -> str:
                 f"{row['ms'] / base['sm']:.2f}",
                 f"{row['ms'] / base['dsm']:.2f}",
             ]
-            for row in own
+            for row in chosen
         ],
     )
 
 
 def kernel_table(rows: Sequence[results.Row], net: str) -> str:
     r"""Returns where the time of the steps of a network goes on a GPU, by the kind of kernel."""
-    own = [r for r in rows if r["suite"] == "nets" and r["net"] == net and r.get("kernel_ms")]
+    chosen = [r for r in rows if r["suite"] == "nets" and r["net"] == net and r.get("kernel_ms")]
     header = ("step", "convolutions", "products", "all else")
     kinds = ("convolution", "product", "memory")
     return results.markdown(
         header,
-        [[row["name"], *(f"{row['kernel_ms'][kind]:.1f} ms" for kind in kinds)] for row in own],
+        [[row["name"], *(f"{row['kernel_ms'][kind]:.1f} ms" for kind in kinds)] for row in chosen],
     )
 
 
@@ -90,14 +90,14 @@ def growth_table(rows: Sequence[results.Row]) -> str:
     steps."""
     found = []
     for suite, (text, size) in GROWTH.items():
-        own = [row for row in rows if row["suite"] == suite]
-        sizes = sorted({size(row) for row in own})
+        chosen = [row for row in rows if row["suite"] == suite]
+        sizes = sorted({size(row) for row in chosen})
         header = ("step", *(text.format(f"{n:,}") for n in sizes))
         lines = []
-        for name in dict.fromkeys(row["name"] for row in own if row["name"] != "plain"):
-            costs = {size(row): f"{row['x_plain']:.2f}" for row in own if row["name"] == name}
+        for name in dict.fromkeys(row["name"] for row in chosen if row["name"] != "plain"):
+            costs = {size(row): f"{row['x_plain']:.2f}" for row in chosen if row["name"] == name}
             lines.append([name, *(costs.get(n, "–") for n in sizes)])
-        if own:
+        if chosen:
             found.append(results.markdown(header, lines))
     return "\n\n".join(found) or "Not measured yet: `fokker bench --growth --no-compile` does."
 
@@ -131,10 +131,10 @@ def variance_table(rows: Sequence[results.Row]) -> str:
     header = ["form", "U-Net, float32", "U-Net, bfloat16", *(f"D = {d:,}" for d in dims)]
     lines = []
     for label in dict.fromkeys(map(form_label, rows)):
-        own = {row["precision"]: row for row in net if form_label(row) == label}
+        by_precision = {row["precision"]: row for row in net if form_label(row) == label}
         cells = []
         for kind in ("float32", "bfloat16"):
-            row = own.get(kind)
+            row = by_precision.get(kind)
             cells.append(
                 f"{row['variance']:.2f} ± {row['variance_error']:.2f}" if row is not None else "–"
             )
@@ -147,9 +147,9 @@ def variance_table(rows: Sequence[results.Row]) -> str:
 
 def form_label(row: results.Row) -> str:
     r"""Returns the form of a row with its settings."""
-    own = f", r = {row['step']:g}" if row["step"] else ""
+    label = f", r = {row['step']:g}" if row["step"] else ""
     if (draws := row.get("draws of the form", 1)) > 1:
-        own += f", {draws} draws"
+        label += f", {draws} draws"
     elif row.get("shift") == 0:
-        own += ", not moved apart"
-    return f"{row['form']}{own}"
+        label += ", not moved apart"
+    return f"{row['form']}{label}"

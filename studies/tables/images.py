@@ -68,18 +68,20 @@ def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             lines.append([name, label, *(f"{v:.3f}" for v in values), "not said", "–", "–"])
         for (preset, method), label in DENOISING_NAMES.items():
             key = (name, preset, method)
-            own = [r for r in chosen if (r["data"], r["preset"], r["method"]) == key]
-            if not own:
+            group = [r for r in chosen if (r["data"], r["preset"], r["method"]) == key]
+            if not group:
                 continue
-            own.sort(key=lambda row: row["sigma"])
-            used = ", ".join(dict.fromkeys(row["rule"] for row in own))
+            group.sort(key=lambda row: row["sigma"])
+            used = ", ".join(dict.fromkeys(row["rule"] for row in group))
             seconds = (
-                f"{own[0]['gpu_seconds']:.0f}" if own[0]["device"].startswith("NVIDIA") else "–"
+                f"{group[0]['gpu_seconds']:.0f}"
+                if group[0]["device"].startswith("NVIDIA")
+                else "–"
             )
-            to_paper = own[0]["seconds_to_paper"]
+            to_paper = group[0]["seconds_to_paper"]
             reached = "–" if to_paper is None else f"{to_paper:.0f}"
-            figures = (f"{r['rmse_mean']:.4f}" for r in own)
-            lines.append([name, label_of(label, own[0]), *figures, used, seconds, reached])
+            figures = (f"{r['rmse_mean']:.4f}" for r in group)
+            lines.append([name, label_of(label, group[0]), *figures, used, seconds, reached])
     return lines
 
 
@@ -143,17 +145,17 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
     weights drawn from, with the minutes after which a FID first passed each goal."""
     lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
-        own = [row for row in rows if row["data"] == data]
+        chosen = [row for row in rows if row["data"] == data]
         goals = list(GOALS.get(data, {}).values())
-        for row in own:
+        for row in chosen:
             if row["kind"] == "data":
                 fid, count = number(row["fid"]), f"{row['fid_n']:,} ({row['convention']})"
                 lines.append([data, "training against test images", "–", fid, count, *["–"] * 5])
         if data in PUBLISHED:
             published = number(PUBLISHED[data])
             lines.append([data, "DCD, as published", "–", published, "not said", *["–"] * 5])
-        for name in dict.fromkeys(map(model_of, own)):
-            group = [row for row in own if model_of(row) == name]
+        for name in dict.fromkeys(map(model_of, chosen)):
+            group = [row for row in chosen if model_of(row) == name]
             finals = [row for row in group if row["kind"] == "final"]
             if not finals:
                 continue
@@ -161,11 +163,11 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
             row = max(finals, key=lambda r: (r["step"], r["fid_n"], r["convention"] != "torch"))
             alike = [r for r in group if r.get("convention") == row["convention"]]
             passed = [minutes_to(alike, goal) for goal in goals]
-            said = [
+            notes = [
                 f"{g:g}: {'–' if m is None else f'{m:.1f}'}"
                 for g, m in zip(goals, passed, strict=True)
             ]
-            lines.append(generation_line(row, ", ".join(said) or "–"))
+            lines.append(generation_line(row, ", ".join(notes) or "–"))
             guided = newest_guide(r for r in alike if r["step"] == row["step"])
             if guided:
                 best = max(guided, key=lambda r: (r["fid_n"], -(r["fid"] or float("inf"))))
@@ -175,8 +177,8 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
 
 def newest_guide(rows: Iterable[results.Row]) -> list[results.Row]:
     r"""Returns the guided draws among rows of one model, by the last weights that guided it."""
-    own = [row for row in rows if row["kind"] == "guided"]
-    return [row for row in own if row["guide_step"] == max(r["guide_step"] for r in own)]
+    guided = [row for row in rows if row["kind"] == "guided"]
+    return [row for row in guided if row["guide_step"] == max(r["guide_step"] for r in guided)]
 
 
 def generation_line(row: results.Row, goals: str) -> list[str]:
@@ -216,12 +218,12 @@ def draw_table(rows: Sequence[results.Row]) -> str:
     found = [row for row in rows if row["kind"] in kinds]
     lines = []
     for name in dict.fromkeys(map(model_of, found)):
-        own = [row for row in found if model_of(row) == name]
-        own = [row for row in own if row["step"] == max(r["step"] for r in own)]
-        own = [row for row in own if row["kind"] != "guided"] + newest_guide(own)
+        drawn = [row for row in found if model_of(row) == name]
+        drawn = [row for row in drawn if row["step"] == max(r["step"] for r in drawn)]
+        drawn = [row for row in drawn if row["kind"] != "guided"] + newest_guide(drawn)
         order = lambda r: (str(r["convention"]), r["fid_n"], kinds[r["kind"]], r["nfe"])
-        own.sort(key=lambda r: (*order(r), r.get("guidance", 1)))
-        for row in own:
+        drawn.sort(key=lambda r: (*order(r), r.get("guidance", 1)))
+        for row in drawn:
             data, label, params, fid, count, nfe, kid, *_ = generation_line(row, "")
             draw = f"{row['steps']} {'multisteps' if row['sampler'] == 'multistep' else 'steps'}"
             if row["corrector"]:
@@ -266,12 +268,12 @@ def optimizer_table(path: Path) -> str:
     steps = sorted({row["steps"] for row in rows})
     cells: dict[tuple[str, float], dict[int, str]] = {}
     for row in rows:
-        own = cells.setdefault((row["optimizer"], row["rate"]), {})
-        own[row["steps"]] = f"{row['error']:.3f}"
+        errors = cells.setdefault((row["optimizer"], row["rate"]), {})
+        errors[row["steps"]] = f"{row['error']:.3f}"
     header = ("optimizer", "rate", *(f"{n} steps" for n in steps))
     lines = [
-        [kind.capitalize(), f"{rate:g}", *(own.get(n, "–") for n in steps)]
-        for (kind, rate), own in cells.items()
+        [kind.capitalize(), f"{rate:g}", *(errors.get(n, "–") for n in steps)]
+        for (kind, rate), errors in cells.items()
     ]
     return results.markdown(header, lines)
 
@@ -284,11 +286,11 @@ def flow_table(path: Path) -> str:
     runs = list(dict.fromkeys(row["run"] for row in rows))
     cells: dict[tuple[int, int, str], dict[str, str]] = {}
     for row in rows:
-        own = cells.setdefault((row["evaluations"], row["steps"], row["sampler"]), {})
-        own[row["run"]] = f"{row['error']:.4f}"
+        errors = cells.setdefault((row["evaluations"], row["steps"], row["sampler"]), {})
+        errors[row["run"]] = f"{row['error']:.4f}"
     lines = [
-        [name, str(steps), str(asked), *(own.get(run, "–") for run in runs)]
-        for (asked, steps, name), own in sorted(cells.items())
+        [name, str(steps), str(asked), *(errors.get(run, "–") for run in runs)]
+        for (asked, steps, name), errors in sorted(cells.items())
     ]
     return results.markdown(("sampler", "steps", "evaluations", *runs), lines)
 

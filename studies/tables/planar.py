@@ -178,13 +178,13 @@ def cd_matrix(rows: Sequence[results.Row]) -> str:
     header = ["gap % / KL / off %", "step", *sets, "diverged, of all runs", "seconds"]
     lines = []
     for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        final = [row for row in own if row["trial"] == "chosen"]
+        runs = [row for row in rows if row["method"] == method]
+        final = [row for row in runs if row["trial"] == "chosen"]
         if not final:  # stopped before
             continue
         cells = [means_of([row for row in final if row["data"] == name]) for name in sets]
-        fell = sum(row["diverged"] for row in own)
+        fell = sum(row["diverged"] for row in runs)
         seconds = statistics.fmean(row["seconds"] for row in final)
         step = f"{final[0]['value']:g}"
-        lines.append([method, step, *cells, f"{fell} of {len(own)}", f"{seconds:.1f}"])
+        lines.append([method, step, *cells, f"{fell} of {len(runs)}", f"{seconds:.1f}"])
     return results.markdown(header, lines)

@@ -176,15 +176,15 @@ def main(args: list[str] | None = None) -> None:
     except Unreliable as error:  # samples that are not to be trusted
         fail(f"no samples: {error}", 4)
     except (ValueError, OSError) as error:
-        said = str(error)
+        line = str(error)
         if isinstance(error, FileNotFoundError) and error.filename is not None:
             place = Path(str(error.filename))
-            said = f"expected a file that exists, got {place}"
+            line = f"expected a file that exists, got {place}"
             if not place.parent.is_dir():
-                said = f"expected a folder that exists, got {place.parent}, for {place.name}"
+                line = f"expected a folder that exists, got {place.parent}, for {place.name}"
         elif isinstance(error, OSError) and error.filename is not None and error.strerror:
-            said = f"expected a place to read or write, got {error.filename}: {error.strerror}"
-        fail(said, 2)
+            line = f"expected a place to read or write, got {error.filename}: {error.strerror}"
+        fail(line, 2)
     except (OverflowError, ZeroDivisionError) as error:
         fail(f"expected numbers of a usual size, got one too large or too small: {error}", 2)
     except FloatingPointError as error:  # training diverged, or a chain did
@@ -205,8 +205,8 @@ def main(args: list[str] | None = None) -> None:
         hint = ""
         if command is not None and hasattr(command, "slices"):  # of training
             hint = f"; a step needs less with --slices {2 * (command.slices or 1)}"
-        said = f"expected what fits into memory{where}, got more: {first_line(error)}{hint}"
-        print(f"fokker: {said}", file=sys.stderr)
+        line = f"expected what fits into memory{where}, got more: {first_line(error)}{hint}"
+        print(f"fokker: {line}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as error:
         say(error)

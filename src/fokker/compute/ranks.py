@@ -132,10 +132,10 @@ class Ranks:
         counts = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
         dist.all_gather(counts, torch.full_like(counts[0], len(x)))
         longest = max(int(n) for n in counts)
-        own = torch.zeros(longest, *x.shape[1:], dtype=x.dtype, device=self.device)
-        own[: len(x)] = x
-        parts = [torch.empty_like(own) for _ in counts]
-        dist.all_gather(parts, own)
+        padded = torch.zeros(longest, *x.shape[1:], dtype=x.dtype, device=self.device)
+        padded[: len(x)] = x
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
         whole = torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)])
         return whole.to(x.device)
 
@@ -257,8 +257,8 @@ def join(device: str | torch.device = "cpu") -> Generator[Ranks, None, None]:
     # torchrun keeps one store for all restarts, in which the addresses of dead ranks remain
     store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = PrefixStore(f"fokker-{attempt}", store)
-    dist.init_process_group(backend, None, PATIENCE, size, rank, own)
+    prefixed = PrefixStore(f"fokker-{attempt}", store)
+    dist.init_process_group(backend, None, PATIENCE, size, rank, prefixed)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), asked)
     finally:

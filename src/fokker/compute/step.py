@@ -191,15 +191,15 @@ class Step:
         named = dict(self.energy.named_parameters())
         params = {k: p.detach() for k, p in named.items() if p.requires_grad}
         others = {k: p.detach() for k, p in named.items() if not p.requires_grad}
-        own = (params, others | dict(self.energy.named_buffers()), x)
-        inputs = [(*own, *piece) for piece in self.pieces(x, tuple(state or ()))]
+        arguments = (params, others | dict(self.energy.named_buffers()), x)
+        inputs = [(*arguments, *piece) for piece in self.pieces(x, tuple(state or ()))]
         key = self.key(inputs[0])
         if key not in self.traces:
             self.even(len(checks.points(x)))
             if not params:
                 raise ValueError("expected an energy with a parameter to train, got none")
-            how = {"compile": self.compile, "capture": self.compile and x.is_cuda}
-            self.traces[key] = trace(self.pure, *inputs[0], **how)
+            options = {"compile": self.compile, "capture": self.compile and x.is_cuda}
+            self.traces[key] = trace(self.pure, *inputs[0], **options)
             self.draws[key] = self.whole(*inputs[0])
         traced = self.traces[key]
         noise = [draw(generator) for draw in self.draws[key]]
@@ -221,7 +221,7 @@ class Step:
             losses, states, infos = zip(*rests, strict=True)
             loss = mean(losses)
             after = tuple(map(interleave, zip(*states, strict=True)))
-            info = {name: mean([own[name] for own in infos]) for name in info}
+            info = {name: mean([part[name] for part in infos]) for name in info}
         return Gradients(total, loss, self.objective.restore(after), info)
 
     def key(self, inputs: tuple[Any, ...]) -> Any:
@@ -266,12 +266,12 @@ class Step:
             inputs = pytree.tree_map(fake.from_tensor, (params, buffers, x, full))
             bind(self.energy, self.objective)(*inputs)
         draws = drawing.draws
-        for whole, own in zip(draws, self.traces[key].draws, strict=True):
-            same = (whole.law, whole.low, whole.high) == (own.law, own.low, own.high)
-            if not same or (whole.law == "permutation" and whole.shape != own.shape):
+        for whole, traced in zip(draws, self.traces[key].draws, strict=True):
+            same = (whole.law, whole.low, whole.high) == (traced.law, traced.low, traced.high)
+            if not same or (whole.law == "permutation" and whole.shape != traced.shape):
                 raise ValueError(
                     "expected draws that ranks or slices can share, rows of the same law, got"
-                    f" {own} of {whole}; write the `part` of {type(self.objective).__name__}"
+                    f" {traced} of {whole}; write the `part` of {type(self.objective).__name__}"
                 )
         return draws
 

@@ -49,16 +49,16 @@ class Draw:
     high: int = 0
 
     def __call__(self, generator: torch.Generator | None = None) -> Tensor:
-        own = {"generator": generator, "dtype": self.dtype, "device": self.device}
+        options = {"generator": generator, "dtype": self.dtype, "device": self.device}
         match self.law:
             case "normal":
-                return torch.randn(self.shape, **own)
+                return torch.randn(self.shape, **options)
             case "uniform":
-                return torch.rand(self.shape, **own)
+                return torch.rand(self.shape, **options)
             case "permutation":
-                return torch.randperm(self.shape[0], **own)
+                return torch.randperm(self.shape[0], **options)
             case _:
-                return torch.randint(self.low, self.high, self.shape, **own)
+                return torch.randint(self.low, self.high, self.shape, **options)
 
 
 def refused(target: torch._ops.OpOverload) -> ValueError:
@@ -97,17 +97,17 @@ def draw_of(
         return None
     if not isinstance(like, Tensor):
         raise refused(target)
-    own = (tuple(like.shape), like.dtype, like.device)
+    arguments = (tuple(like.shape), like.dtype, like.device)
     match target.overloadpacket:
         case aten.randn | aten.randn_like:
-            return Draw("normal", *own)
+            return Draw("normal", *arguments)
         case aten.rand | aten.rand_like:
-            return Draw("uniform", *own)
+            return Draw("uniform", *arguments)
         case aten.randperm:
-            return Draw("permutation", *own)
+            return Draw("permutation", *arguments)
         case aten.randint:
             bounds = [a for a in args if isinstance(a, int)]
-            return Draw("integer", *own, *([0, *bounds] if len(bounds) == 1 else bounds))
+            return Draw("integer", *arguments, *([0, *bounds] if len(bounds) == 1 else bounds))
     raise refused(target)
 
 

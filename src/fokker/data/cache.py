@@ -50,8 +50,8 @@ def cached(name: str, fingerprint: str, make: Callable[[], np.ndarray]) -> np.nd
 def recall(path: Path, fingerprint: str) -> np.ndarray | None:
     r"""Returns a cached array, mapped into memory, if it is there and whole."""
     try:
-        said = json.loads(read_regular(path.with_suffix(".json"), CARD))
-        if said != card(path, fingerprint):
+        saved = json.loads(read_regular(path.with_suffix(".json"), CARD))
+        if saved != card(path, fingerprint):
             raise ValueError("its SHA-256 is not the one written down")
         return np.load(path, mmap_mode="c", allow_pickle=False)
     except (FileNotFoundError, NotADirectoryError):

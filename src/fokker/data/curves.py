@@ -116,10 +116,10 @@ class Planar(abc.ABC):
         r"""Returns :math:`\pi(t)` up to a constant factor; uniform unless overridden."""
         return torch.ones_like(t)
 
-    def draw(self, n: int, **how: Any) -> Tensor:
+    def draw(self, n: int, **options: Any) -> Tensor:
         r"""Returns n independent parameters :math:`t \sim \pi`, with shape :math:`(n)`."""
         low, high = self.span
-        return low + (high - low) * torch.rand(n, **how)
+        return low + (high - low) * torch.rand(n, **options)
 
     @cached_property
     def nodes(self) -> tuple[Tensor, Tensor]:
@@ -166,13 +166,13 @@ class Planar(abc.ABC):
         checks.positive_integer(n=n)
         if device is None and generator is not None:
             device = generator.device
-        how: dict[str, Any] = {"generator": generator, "device": device}
-        k = torch.randint(self.branches, (n,), **how)
-        how["dtype"] = torch.get_default_dtype() if dtype is None else dtype
-        t = self.draw(n, **how)
-        x = self.curve(k.to(t.dtype), t) + self.noise * torch.randn(n, 2, **how)
+        options: dict[str, Any] = {"generator": generator, "device": device}
+        k = torch.randint(self.branches, (n,), **options)
+        options["dtype"] = torch.get_default_dtype() if dtype is None else dtype
+        t = self.draw(n, **options)
+        x = self.curve(k.to(t.dtype), t) + self.noise * torch.randn(n, 2, **options)
         if self.width > 0:
-            x = x + self.width * (torch.rand(n, 2, **how) - 0.5)
+            x = x + self.width * (torch.rand(n, 2, **options) - 0.5)
         return self.scale * x
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -207,7 +207,7 @@ def parquet_rows(path: Path) -> Iterator[bytes | None]:
                 if size > GROUP:
                     raise ValueError(f"a row group of {size} bytes is longer than {GROUP}")
             paths = [file.schema.column(j).path for j in range(len(file.schema))]
-            found = sizes(handle, file, [j for j, own in enumerate(paths) if own == place])
+            found = sizes(handle, file, [j for j, other in enumerate(paths) if other == place])
             rows, most = file.metadata.num_rows, FEW + found.length // SMALLEST
             if rows > most:
                 raise ValueError(f"{rows} images in {found.length} bytes are over {most}")

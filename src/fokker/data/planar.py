@@ -142,8 +142,8 @@ class TwoSpirals(Planar):
     def law(self, t: Tensor) -> Tensor:
         return t
 
-    def draw(self, n: int, **how: Any) -> Tensor:
-        return 3 * math.pi * torch.sqrt(torch.rand(n, **how))
+    def draw(self, n: int, **options: Any) -> Tensor:
+        return 3 * math.pi * torch.sqrt(torch.rand(n, **options))
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class Pinwheel(Planar):
     def law(self, t: Tensor) -> Tensor:
         return torch.exp(-(((t - 1) / 0.3) ** 2) / 2)
 
-    def draw(self, n: int, **how: Any) -> Tensor:
-        return 1 + 0.3 * torch.randn(n, **how)
+    def draw(self, n: int, **options: Any) -> Tensor:
+        return 1 + 0.3 * torch.randn(n, **options)
 
 
 PLANAR: dict[str, type[Planar]] = {

@@ -101,10 +101,10 @@ def fault(place: str, names: Sequence[str], j: int, text: str) -> ValueError:
     return ValueError(f"{place}, column {j + 1} {name}: expected a finite number, got {got}")
 
 
-def decode(path: Path, how: Callable[[BufferedReader], Any]) -> Any:
+def decode(path: Path, read: Callable[[BufferedReader], Any]) -> Any:
     with open_regular(path, LONGEST) as file:
         try:
-            return how(file)
+            return read(file)
         except Exception as error:  # of many kinds, on damaged bytes
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path}: expected a whole {path.suffix} file: {reason}") from error

@@ -100,7 +100,7 @@ def described(
     return Reference(merge(own, ranks), ranks.collect(features))
 
 
-def merge(own: Statistics, ranks: Ranks) -> Statistics:
+def merge(local: Statistics, ranks: Ranks) -> Statistics:
     r"""Returns the statistics of the features of all ranks' images together, on every rank.
 
     Exact up to rounding: :math:`S = \sum_r S_r + n_r (\mu_r - \mu)(\mu_r - \mu)^\top`.
@@ -110,12 +110,12 @@ def merge(own: Statistics, ranks: Ranks) -> Statistics:
         ranks: The ranks.
     """
     if ranks.size == 1:
-        return own
-    sums = ranks.sum(torch.cat([own.mean.new_tensor([own.count]), own.count * own.mean]))
+        return local
+    sums = ranks.sum(torch.cat([local.mean.new_tensor([local.count]), local.count * local.mean]))
     center = sums[1:] / sums[0]
-    shift = own.mean - center
-    scatter = ranks.sum(own.scatter + own.count * torch.outer(shift, shift))
-    return replace(own, count=int(sums[0]), mean=center, scatter=scatter)
+    shift = local.mean - center
+    scatter = ranks.sum(local.scatter + local.count * torch.outer(shift, shift))
+    return replace(local, count=int(sums[0]), mean=center, scatter=scatter)
 
 
 def judge_images(
@@ -129,8 +129,10 @@ def judge_images(
         extractor: The network that the reference was made with.
         batch: The number of images at once.
     """
-    own = images if isinstance(images, Reference) else described(images, extractor, batch)
-    fid = fid_between(own.statistics, reference.statistics)
-    subset = min(1000, len(own.features), len(reference.features))
-    kid = None if subset < 2 else kid_between(own.features, reference.features, extractor, subset)
+    drawn = images if isinstance(images, Reference) else described(images, extractor, batch)
+    fid = fid_between(drawn.statistics, reference.statistics)
+    subset = min(1000, len(drawn.features), len(reference.features))
+    kid = (
+        None if subset < 2 else kid_between(drawn.features, reference.features, extractor, subset)
+    )
     return Quality(fid, kid)

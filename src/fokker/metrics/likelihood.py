@@ -111,10 +111,10 @@ def log_likelihood(
     evaluations = 0
 
     def jet(x: Tensor, sigma: Tensor) -> Jet:
-        own = energy.at(sigma) if isinstance(energy, Energy) else Slice(energy, sigma)
+        at_level = energy.at(sigma) if isinstance(energy, Energy) else Slice(energy, sigma)
         if probes is None:
-            return Exact()(own, x)
-        out = curvature(own, x, directions)
+            return Exact()(at_level, x)
+        out = curvature(at_level, x, directions)
         return out._replace(laplacian=out.laplacian / probes)
 
     def rate(log_sigma: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -71,8 +71,8 @@ def fokker_planck_residual(
         raise ValueError(f"expected two points or more, to have a variance, got {len(x)}")
     levels = torch.full((len(x),), sigma, dtype=x.dtype, device=x.device)
     slope = torch.func.grad(lambda s: energy(x, s).sum())(levels)  # points are independent
-    own = energy.at(sigma) if isinstance(energy, Energy) else Slice(energy, sigma)
-    _, g, lap = laplacian(own, x, generator)
+    at_level = energy.at(sigma) if isinstance(energy, Energy) else Slice(energy, sigma)
+    _, g, lap = laplacian(at_level, x, generator)
     r = -slope / (2 * sigma) - (dot(g, g) - lap) / 2
     if not torch.isfinite(r).all():
         raise FloatingPointError(

@@ -192,5 +192,7 @@ class MLP(Energy):
     def check(self, x: Tensor) -> None:
         if x.ndim != 2 or x.shape[1] != self.dim:
             raise ValueError(f"expected points of shape (B, {self.dim}), got {tuple(x.shape)}")
-        if x.dtype != (own := self.linears[0].weight.dtype):
-            raise ValueError(f"expected points of dtype {own}, that of the network, got {x.dtype}")
+        if x.dtype != (dtype := self.linears[0].weight.dtype):
+            raise ValueError(
+                f"expected points of dtype {dtype}, that of the network, got {x.dtype}"
+            )

@@ -173,8 +173,8 @@ class Attention(nn.Module):
         tokens = h.permute(0, 2, 3, 1).flatten(1, 2)  # (B, positions, channels)
         tokens = normalize(tokens, 2).to(h.dtype)
         # three products: the gradient of one, cut in three, is a slow stack
-        own = (p.to(h.dtype).chunk(3) for p in (self.inward.weight, self.inward.bias))
-        parts = (F.linear(tokens, w, b) for w, b in zip(*own, strict=True))
+        parameters = (p.to(h.dtype).chunk(3) for p in (self.inward.weight, self.inward.bias))
+        parts = (F.linear(tokens, w, b) for w, b in zip(*parameters, strict=True))
         # (B, heads, positions, head)
         q, k, v = (part.unflatten(2, (-1, self.head)).transpose(1, 2) for part in parts)
         q, k = normalize(q, 3).to(h.dtype), normalize(k, 3).to(h.dtype)
@@ -284,8 +284,8 @@ class UNetEnergy(Precise, Energy):
 
         def stage(channels: int, out: int, attend: bool) -> Stage:
             block = Block(channels, out, features)
-            own = head if heads is None else out // heads
-            return Stage(block, Attention(out, own, fused) if attend else None)
+            count = head if heads is None else out // heads
+            return Stage(block, Attention(out, count, fused) if attend else None)
 
         self.embedding = Embedding(width // 2, features)
         self.stem = Conv2d(folded, width, 3)

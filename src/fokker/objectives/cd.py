@@ -238,14 +238,14 @@ class PCD(Objective):
         share: Share = WHOLE,
     ) -> Output:
         check_term(self.term, share)
-        own, N = share(x), share.even(buffer=self.buffer)
+        rows, N = share(x), share.even(buffer=self.buffer)
         particles = self.fresh(x, N, generator) if state is None else state.x
-        if len(own) > len(particles) or particles.shape[1:] != x.shape[1:]:
+        if len(rows) > len(particles) or particles.shape[1:] != x.shape[1:]:
             raise ValueError(
-                f"expected at least {len(own)} particles of shape {tuple(x.shape[1:])}, one a data"
-                f" point, got a buffer of shape {tuple(particles.shape)}"
+                f"expected at least {len(rows)} particles of shape {tuple(x.shape[1:])}, one per"
+                f" data point, got a buffer of shape {tuple(particles.shape)}"
             )
-        B, N = len(own), len(particles)
+        B, N = len(rows), len(particles)
         row = torch.arange(B, device=x.device)
         among = (N - 1 - row) // B + 1  # the number of particles of each row
         u = torch.rand(B, generator=generator, device=x.device)
@@ -255,7 +255,7 @@ class PCD(Objective):
         size, graph = constant(self.step_size, x), self.term != 0
         ends = langevin(energy, start, self.steps, size, generator, graph)
         model = ends.detach()
-        loss, info = contrast(energy, own, model)
+        loss, info = contrast(energy, rows, model)
         if graph:
             loss, info = with_term(loss, info, self.term, energy, ends)
         return Output(loss, Particles(particles.index_put((which,), model)), info)

@@ -127,9 +127,9 @@ class Watch:
         device: torch.device | str = "cpu",
         memory: dict[str, list[float]] | None = None,
     ) -> None:
-        said = memory or {"norms": [], "losses": []}
+        saved = memory or {"norms": [], "losses": []}
         self.guard = guard
-        self.norms, self.losses = Memory(said["norms"]), Memory(said["losses"])
+        self.norms, self.losses = Memory(saved["norms"]), Memory(saved["losses"])
         self.ring = torch.zeros(guard.every, 3, dtype=torch.float32, device=device)
         self.unread: list[int] = []  # steps
 
@@ -205,17 +205,17 @@ def diagnose(
         return {}
     x = x[:POINTS]
     generator = torch.Generator(x.device).manual_seed(0)
-    own: Any = energy
+    at_level: Any = energy
     if isinstance(objective, LevelDCD) and objective.conditional:
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
         x, levels = x + LEVEL * noise, torch.full_like(x.flatten(1)[:, 0], LEVEL)
-        own = lambda p: energy(p, levels)  # pyright: ignore[reportCallIssue]
-    slope = gradient(own, x)[1].detach()
+        at_level = lambda p: energy(p, levels)  # pyright: ignore[reportCallIssue]
+    slope = gradient(at_level, x)[1].detach()
     line: dict[str, Any] = {"score_norm": slope.flatten(1).square().sum(1).mean().sqrt()}
     if "negative" in info and "energy" in info:
         line["energy_gap"] = info["negative"] - info["energy"]
     if (kind := chains(objective)) is not None:
-        line["acceptance"] = acceptance(own, x, kind.step_size, generator)
+        line["acceptance"] = acceptance(at_level, x, kind.step_size, generator)
     found = {name: float(value) for name, value in line.items()}
     return {name: v if math.isfinite(v) else None for name, v in found.items()}
 

@@ -83,13 +83,13 @@ class Owner:
                     " see to it that no other run writes there",
                     stacklevel=2,
                 )
-            said = {
+            claim = {
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "since": datetime.now(UTC).isoformat(timespec="seconds"),
             }
             os.ftruncate(handle, 0)
-            os.pwrite(handle, json.dumps(said).encode() + b"\n", 0)
+            os.pwrite(handle, json.dumps(claim).encode() + b"\n", 0)
         except BaseException:
             os.close(handle)
             raise
@@ -105,8 +105,8 @@ class Owner:
         end = time.monotonic() + WAIT
         while True:
             try:
-                said: dict[str, Any] = json.loads(os.pread(handle, LONGEST, 0))
-                host, pid, since = str(said["host"]), int(said["pid"]), str(said["since"])
+                claim: dict[str, Any] = json.loads(os.pread(handle, LONGEST, 0))
+                host, pid, since = str(claim["host"]), int(claim["pid"]), str(claim["since"])
                 if host == socket.gethostname():
                     with contextlib.suppress(PermissionError):  # of another user
                         os.kill(pid, 0)  # not the holder before, which has ended

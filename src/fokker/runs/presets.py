@@ -229,8 +229,8 @@ def image_config(
         grey = data.source in {"mnist", "fashion_mnist"}
         depth, widen = (16, 8) if grey else (28, 10)
         network = ResNet(depth, widen, precision=precision)
-        own = {"schedule": "constant", "ema": 0.0}
-        optimization = Optimization(steps=1000, batch=128, rate=2e-4, **own)
+        constant = {"schedule": "constant", "ema": 0.0}
+        optimization = Optimization(steps=1000, batch=128, rate=2e-4, **constant)
     else:
         form = "denoiser" if method == "reference" else "inner"
         network = UNet(form=form, precision=precision)

@@ -94,14 +94,18 @@ def difference(here: Config, there: Config) -> str | None:
         if not isinstance(value, dict):
             return {place: value}
         return {
-            k: v for name, own in value.items() for k, v in flat(own, f"{place}.{name}").items()
+            k: v
+            for name, inner in value.items()
+            for k, v in flat(inner, f"{place}.{name}").items()
         }
 
     mine, theirs = (flat(encode(c), "config") for c in (here, there))
     for place in dict.fromkeys([*mine, *theirs]):
         if mine.get(place) != theirs.get(place):  # None is left out of both
-            said = [repr(held[place]) if place in held else "not given" for held in (mine, theirs)]
-            return f"{place.removeprefix('config.')} is {said[0]} here and {said[1]} there"
+            values = [
+                repr(held[place]) if place in held else "not given" for held in (mine, theirs)
+            ]
+            return f"{place.removeprefix('config.')} is {values[0]} here and {values[1]} there"
     return None
 
 
@@ -165,17 +169,17 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
         for field in dataclasses.fields(target):
             if field.default is dataclasses.MISSING and field.name not in value:
                 raise ValueError(f"expected the key {field.name!r} at {where}, got none")
-        own = {k: decode(hints[k], v, f"{where}.{k}") for k, v in value.items()}
+        inner = {k: decode(hints[k], v, f"{where}.{k}") for k, v in value.items()}
         try:
-            return target(**own)
+            return target(**inner)
         except OverflowError as error:  # a square of 1e308
             raise ValueError(
-                f"expected numbers of a usual size at {where}, got {checks.brief(own)}: {error}"
+                f"expected numbers of a usual size at {where}, got {checks.brief(inner)}: {error}"
             ) from None
     for t in types_:
         if typing.get_origin(t) is tuple and isinstance(value, list):
-            (own, _) = typing.get_args(t)
-            return tuple(decode(own, v, f"{where}[{i}]") for i, v in enumerate(value))
+            (inner, _) = typing.get_args(t)
+            return tuple(decode(inner, v, f"{where}[{i}]") for i, v in enumerate(value))
         if typing.get_origin(t) is Literal:
             if value in typing.get_args(t):
                 return value

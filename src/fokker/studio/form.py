@@ -73,8 +73,8 @@ def documents(kind: type) -> dict[str, str]:
     for field, text in itertools.pairwise(getattr(body, "body", [])):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match text:
-                case ast.Expr(value=ast.Constant(value=str(said))):
-                    found[field.target.id] = clean(said)
+                case ast.Expr(value=ast.Constant(value=str(words))):
+                    found[field.target.id] = clean(words)
     return found
 
 

@@ -155,11 +155,11 @@ class Session:
             data = TableData(str(path))
         for i, config in enumerate(job.configs):
             side = self.side(i)
-            own = config if data is None else replace(config, data=data)
+            chosen = config if data is None else replace(config, data=data)
             folder = root / f"run-{self.job}-{i}"
             old = side.folder
-            side.ask("train", self.job, own, folder)
-            side.config, side.folder, side.state, side.step = own, folder, "training", 0
+            side.ask("train", self.job, chosen, folder)
+            side.config, side.folder, side.state, side.step = chosen, folder, "training", 0
             if old is not None:
                 await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 

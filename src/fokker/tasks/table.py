@@ -209,11 +209,11 @@ class TableTask(PointTask):
                 f"expected a run whose weights the held-out divergence chose, got an older one on"
                 f" {self.path}: train it anew"
             )
-        mine, said = self.standardize, (*card["mean"], *card["std"])
+        mine, saved = self.standardize, (*card["mean"], *card["std"])
         # a sum may round in another order
         near = lambda a, b, s: abs(a - b) <= 1e-9 * s
         same = tuple(card["columns"]) == self.names
-        if not (same and all(map(near, mine.mean + mine.std, said, 2 * mine.std))):
+        if not (same and all(map(near, mine.mean + mine.std, saved, 2 * mine.std))):
             raise ValueError(f"expected the rows that were trained on, got others in {self.path}")
 
     def batch(self, n: int, generator: torch.Generator) -> Tensor:

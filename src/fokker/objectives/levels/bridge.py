@@ -108,10 +108,10 @@ class Bridge(Form):
         return 2.0 + 6.0 * self.draws
 
     def terms(self, energy: Ask, pair: Pair, generator: torch.Generator | None) -> Terms:
-        own = lambda p: energy(p, pair.level)
+        at_level = lambda p: energy(p, pair.level)
         with torch.no_grad():
             z, u = pair.bridge(generator)
-            e, g = gradient(own, z)
+            e, g = gradient(at_level, z)
         if self.draws > 1:
             return Terms(self.weighted(energy, pair, z, u, g, generator), e)
         delta, beta = pair.delta, pair.delta * (pair.sigma / pair.end) ** 2
@@ -119,7 +119,9 @@ class Bridge(Form):
         noise = align(torch.sqrt(beta), z) * normal(z, generator)
         middle = z - align(delta / 2, z) * (u + g) - noise
         move = align(h, z) * (u - g)
-        return Terms((value(own, middle - move) - value(own, middle + move)) / (2 * h), e, z)
+        return Terms(
+            (value(at_level, middle - move) - value(at_level, middle + move)) / (2 * h), e, z
+        )
 
     def weighted(
         self,

@@ -48,9 +48,9 @@ class Central(Form):
 
     def terms(self, energy: Ask, pair: Pair, generator: torch.Generator | None) -> Terms:
         y, eps = pair.noisy(generator)
-        own = lambda p: energy(p, pair.level)
+        at_level = lambda p: energy(p, pair.level)
         with torch.no_grad():
-            e, g = gradient(own, y)
+            e, g = gradient(at_level, y)
             h = self.shift * pair.sigma**2
             move = align(h, y) * (g - eps / align(pair.sigma, y))
-        return Terms((value(own, y + move) - value(own, y - move)) / (2 * h), e, y)
+        return Terms((value(at_level, y + move) - value(at_level, y - move)) / (2 * h), e, y)

@@ -71,7 +71,7 @@ class Hutchinson(Form):
     def terms(self, energy: Ask, pair: Pair, generator: torch.Generator | None) -> Terms:
         y, _ = pair.noisy(generator)
         z = y + align(torch.sqrt(pair.delta), y) * normal(y, generator) if self.step else y
-        own = lambda p: energy(p, pair.level)
-        e, g, laplacian = derivatives.Hutchinson()(own, z, generator)
-        contrast = (value(own, y) - e) / pair.delta if self.step else -laplacian / 2
+        at_level = lambda p: energy(p, pair.level)
+        e, g, laplacian = derivatives.Hutchinson()(at_level, z, generator)
+        contrast = (value(at_level, y) - e) / pair.delta if self.step else -laplacian / 2
         return Terms((dot(g, g) - laplacian) / 2 + contrast, e.detach(), z)

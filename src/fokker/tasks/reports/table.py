@@ -44,12 +44,12 @@ def pair_figure(values: Tensor, samples: Tensor, columns: tuple[str, ...]) -> Fi
             if j == 0:
                 axis.set_ylabel(label(columns[i]))
             if i == j:
-                how = {"bins": bins, "range": limits[i], "density": True}
+                options = {"bins": bins, "range": limits[i], "density": True}
                 inside = [x[(x >= low[i] - margin[i]) & (x <= high[i] + margin[i])] for x in both]
                 if len(inside[0]):  # all of few ones among zeros may lie outside
-                    axis.hist(inside[0], color=DATA, alpha=0.45, label="data", **how)
+                    axis.hist(inside[0], color=DATA, alpha=0.45, label="data", **options)
                 if len(inside[1]):
-                    axis.hist(inside[1], color=MODEL, histtype="step", label="samples", **how)
+                    axis.hist(inside[1], color=MODEL, histtype="step", label="samples", **options)
                 axis.set(yticks=[])
                 continue
             cloud, color = (points, DATA) if i > j else (samples, MODEL)
