@@ -2,6 +2,7 @@ r"""Fixtures: float64 by default, one thread, a seeded generator; an exact energ
 
 import math
 import pytest
+import signal
 import torch
 
 from fokker.analytic import GaussianMixture
@@ -9,6 +10,10 @@ from fokker.diffusions import EDM
 from fokker.energies import Energy
 
 torch.set_num_threads(1)
+# under nohup or in the background of a script the tests start with these ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
