@@ -130,10 +130,12 @@ def share(**values: float) -> None:
 
 
 def at_least(low: int, **values: int) -> None:
-    r"""Raises unless every named value is an integer of `low` or more."""
+    r"""Raises unless every named value is an integer of `low` or more that 64 bits hold."""
     for name, value in values.items():
         if isinstance(value, bool) or not (isinstance(value, int) and value >= low):
             raise ValueError(f"expected {name} to be an integer >= {low}, got {brief(value)}")
+        if value >= 2**63:
+            raise ValueError(f"expected {name} to be an integer of 64 bits, got {brief(value)}")
 
 
 def between(low: float, high: float, **values: float) -> None:

@@ -6,6 +6,7 @@ The options of a command are those below and one for each setting of the configu
 
 __all__ = ["TrainDenoising", "TrainGeneration", "TrainTable", "TrainToy"]
 
+import shlex
 import sys
 import tyro
 
@@ -189,7 +190,7 @@ class TrainTable(Train):
         if run.step < run.config.optimization.steps:
             spent = f"{run.config.patience} evaluations brought no better one"
             print(f"stopped after step {run.step}: {spent}")
-        self.report(run, f"scores of points: fokker score {run.path} {self.data}")
+        self.report(run, "scores of points: " + command("score", run.path, self.data))
 
 
 @with_settings(
@@ -218,7 +219,10 @@ class TrainDenoising(Train):
             raise ValueError(f"expected no form for reference, a plain denoiser, got {form!r}")
         base = image_config(self.preset, self.objective, images, device, seed)
         run = self.train(base, f"{images.title}-{self.objective}-{seed}")
-        self.report(run, f"denoise a picture: fokker denoise {run.path} noisy.png -o clean.png")
+        self.report(
+            run,
+            "denoise a picture: " + command("denoise", run.path, "noisy.png", "-o", "clean.png"),
+        )
 
 
 @with_settings(
@@ -265,7 +269,12 @@ class TrainGeneration(Train):
             base = replace(base, optimization=replace(base.optimization, muon=None))
         method = self.objective if self.form is None else f"dcd-{self.form}"
         run = self.train(base, f"{images.title}-{self.preset}-{method}-{self.size}-{seed}")
-        self.report(run, f"images: fokker sample {run.path} -n 64 -o samples.png")
+        self.report(run, "images: " + command("sample", run.path, "-n", "64", "-o", "samples.png"))
+
+
+def command(name: str, *words: object) -> str:
+    r"""Returns a command of fokker as a shell reads it, whatever a path holds."""
+    return shlex.join(["fokker", name, *map(str, words)])
 
 
 class Output(Console):

@@ -28,7 +28,13 @@ CARD, LONGEST = 2**16, 2**40  # bytes of a .json, and of a .npy
 
 def folder() -> Path:
     r"""Returns the folder of the cache."""
-    return Path(os.environ.get("FOKKER_CACHE") or "~/.cache/fokker").expanduser()
+    try:
+        return Path(os.environ.get("FOKKER_CACHE") or "~/.cache/fokker").expanduser()
+    except RuntimeError as error:  # of a user without a name, as in a container
+        raise ValueError(
+            "expected a home folder, or FOKKER_CACHE to name a folder for what is kept, got"
+            f" neither: {error}"
+        ) from None
 
 
 def cached(name: str, fingerprint: str, make: Callable[[], np.ndarray]) -> np.ndarray:

@@ -215,8 +215,11 @@ def fit(
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
-    if loads(dumps(config)) != config:  # whatever is trained can be read again
-        raise ValueError(f"expected a configuration that TOML can hold, got {config}")
+    if (again := loads(dumps(config))) != config:  # whatever is trained can be read again
+        raise ValueError(
+            "expected a configuration that TOML can hold, got one that is read as another:"
+            f" {difference(config, again) or config}"
+        )
     with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)

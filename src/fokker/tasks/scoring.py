@@ -14,6 +14,7 @@ from torch import Tensor
 from typing import Any
 
 from .options import Scoring
+from ..checks import brief
 from ..data.table import Table
 from ..metrics.attribution import threshold
 
@@ -30,10 +31,10 @@ def matched(table: Table, columns: Sequence[str], place: str) -> tuple[Tensor, t
         place: Where the table is from, in words.
     """
     if missing := [name for name in columns if name not in table.columns]:
-        raise ValueError(
-            f"expected the columns {', '.join(columns)} in {place}, got"
-            f" {', '.join(table.columns)}: no {', '.join(missing)}"
+        asked, got, none = (
+            brief(", ".join(names), 200)[1:-1] for names in (columns, table.columns, missing)
         )
+        raise ValueError(f"expected the columns {asked} in {place}, got {got}: no {none}")
     extra = tuple(name for name in table.columns if name not in columns)
     return table.values[:, [table.columns.index(name) for name in columns]], extra
 
