@@ -164,9 +164,10 @@ def main(args: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whatever it cannot encode, as in ASCII
             stream.reconfigure(errors="backslashreplace")
-    say = lambda text: (
-        print(f"fokker: {one_line(text)}", file=sys.stderr) if first_rank() else None
-    )
+
+    def say(text: object) -> None:
+        if first_rank():
+            print(f"fokker: {one_line(text)}", file=sys.stderr)
 
     def fail(text: object, code: int) -> NoReturn:
         say(text)
