@@ -210,6 +210,11 @@ def fit(
             over: a lock by which several runs that are prepared side by side take turns on a
             device. The seconds of a run begin there.
     """
+    if not isinstance(config, Config):
+        raise ValueError(
+            f"expected a Config, of fokker.runs.presets, got {checks.brief(config)}; to train an"
+            " energy of your own on points in memory: fokker.fit_energy(energy, objective, data)"
+        )
     folder = Path(out)
     if not isinstance(resume, bool) and resume != "if-any":
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")

@@ -34,6 +34,7 @@ from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
+from ..images.forecast import forecast
 from ..images.generate import bits_of, generate, residuals_of
 from ..images.quality import described, judge_images, reference_of
 from ..metrics import load_inception
@@ -45,6 +46,8 @@ from ..samplers import Field, Guided, Heun
 
 SHOWN = 10  # images in the report
 PREVIEWS = 4  # grids of samples in the report
+# about how many gradients a batch takes of each figure; those of the samples for --fid
+GRADIENTS = {"fid": None, "bpd": 450, "residual": 30}
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
 
 
@@ -317,10 +320,20 @@ class ImageTask(Task):
         line: Line = {"step": run.chosen}
         said = [f"by {run.weights}"]
         for name in evaluation.asked:
+            self.foretell(run, name, evaluation, ranks)
             more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
             line |= more
             said += words
         return line, said
+
+    def foretell(self, run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
+        r"""Says about how long a figure will take, on the first rank, if that is long."""
+        if not ranks.first:
+            return
+        n, batch, device = evaluation.asked[name], evaluation.batch, ranks.device
+        gradients = GRADIENTS[name] or evaluation.sampling.flow(1).evaluations
+        energy, share = run.energy_on(device, exact=name == "bpd"), -(-n // ranks.size)
+        forecast(f"--{name} {n}", energy, run.shape, share, batch, gradients, device)
 
     def evaluate_residual(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
