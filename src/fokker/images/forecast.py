@@ -23,8 +23,8 @@ def words(seconds: float) -> str:
     r"""Returns a time in words, with one digit or two.
 
     Example:
-        >>> [words(t) for t in (42.0, 100.0, 5000.0)]
-        ['40 seconds', '2 minutes', '1.4 hours']
+        >>> [words(t) for t in (42.0, 100.0, 6000.0)]
+        ['40 seconds', '2 minutes', '1.7 hours']
     """
     if seconds < 90:
         return f"{round(seconds, -1):.0f} seconds"
