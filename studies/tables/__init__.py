@@ -60,7 +60,13 @@ from .planar import (
     toy_matrix,
     toy_rows,
 )
-from .sampling import normalizer_table, refusal_table, samples_table, tables_table
+from .sampling import (
+    normalizer_table,
+    refusal_table,
+    rivals_table,
+    samples_table,
+    tables_table,
+)
 from .tabular import (
     anomaly_table,
     correction_table,
@@ -107,6 +113,7 @@ def render(text: str, root: Path) -> str:
         "normalizer-tables": lambda: tables_table(rows("normalizer")),
         "samples": lambda: samples_table(rows("samples")),
         "refusals": lambda: refusal_table(rows("samples")),
+        "samplers": lambda: rivals_table(rows("samplers")),
         "tables": lambda: anomaly_table(root / "results/tables.json"),
         "tables-trials": lambda: trial_table(root / "results/tables_trials.json"),
         "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
