@@ -28,6 +28,7 @@ from fokker.objectives import (
     LogNormal,
     Noisy,
     Preserving,
+    TimeScore,
     Uniform,
 )
 from fokker.objectives import levels as forms
@@ -107,7 +108,7 @@ def test_the_presets():
     )
     ours = generation_config("fokker", "dcd-limit", data, "small", "cuda", time=0.5)
     assert ours.network == UNet(48, 1, "inner", precision="bfloat16") and ours.compile
-    assert isinstance(ours.objective, LevelDCD) and ours.objective.time == pytest.approx(0.5)
+    assert isinstance(ours.objective, LevelDCD) and ours.objective.ties == (TimeScore(0.5),)
     assert paper.optimization.muon is None and ours.optimization.muon == pytest.approx(0.01)
     for bad, near in (
         (("papr", "dcd"), "'paper'"),

@@ -36,7 +36,7 @@ from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
 from ..images.generate import bits_of, generate, residuals_of
 from ..images.quality import described, judge_images, reference_of
-from ..metrics import load_inception
+from ..metrics import dequantize, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
 from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
@@ -253,7 +253,8 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        return self.images["train"].batch(n, generator, self.data.flip)
+        x = self.images["train"].batch(n, generator, self.data.flip)
+        return dequantize(x, generator) if self.data.dequantize else x
 
     def pixels(self, split: str) -> Tensor:
         r"""Returns the images of a split, bytes (N, C, H, W)."""
