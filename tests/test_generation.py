@@ -17,7 +17,8 @@ from fokker.data.picture import read_png, to_float
 from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
 from fokker.images.denoise import noisy
-from fokker.images.generate import Sampling, bits_of, generate, residuals_of
+from fokker.images.generate import Sampling, generate
+from fokker.images.likelihood import bits_of, residuals_of
 from fokker.images.quality import described, judge_images, reference_of
 from fokker.metrics import Extractor, fid_between, fokker_planck_residual
 from fokker.objectives import (

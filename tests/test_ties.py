@@ -72,7 +72,7 @@ def slopes(tie: Tie, D: int, w: tuple[float, ...], rounds: int = 15) -> tuple[Te
         own = torch.tensor(w, requires_grad=True)
         x = truth.sample(2000 if D < 100 else 100, generator)
         pair = objective.pair(x, generator)
-        _, _, point = objective.form.terms(lambda p, s: truth(p, s), pair, generator)
+        _, _, point = objective.form.terms(truth, pair, generator)
         loss = tie.terms(Shifted(truth, own), pair, point, generator).mean()
         found.append(torch.autograd.grad(loss, own)[0])
     found = torch.stack(found)
@@ -200,7 +200,7 @@ def test_an_old_time_score_is_read():
     assert isinstance(old, LevelDCD) and old.ties == (TimeScore(0.5),)
     none = loads(f"{head}time = 0.0\n").objective
     assert isinstance(none, LevelDCD) and none.ties == ()
-    with pytest.raises(ValueError, match="expected float at config.objective.time"):
+    with pytest.raises(ValueError, match=r"expected float at config\.objective\.time"):
         loads(f'{head}time = "much"\n')
     config = Config(objective=LevelDCD(0.3, Bridge(), True, ties=(Classification(0.1, 3, 1.0),)))
     assert loads(dumps(config)) == config

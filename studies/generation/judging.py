@@ -23,7 +23,7 @@ from collections.abc import Callable
 from fokker.data.picture import to_float
 from fokker.files import write_text
 from fokker.images.denoise import noisy
-from fokker.images.generate import bits_of
+from fokker.images.likelihood import bits_of
 from fokker.images.quality import judge_images, reference_of
 from fokker.metrics import Extractor, fid_between, statistics
 from fokker.runs.checkpoints import newest as read_checkpoint

@@ -244,8 +244,8 @@ class TrainGeneration(Train):
     size: str = "15m"
     """The size of the network: small, 15m or large."""
     levels: str | None = None
-    """The law of the noise levels: log-normal, uniform, grid, vp or wide (log-normal, and a quarter
-    log-uniform from 0.002 to 80, as a likelihood needs); the preset's if not given."""
+    """The law of the noise levels: log-normal, uniform, grid, vp or wide (log-normal, and a
+    quarter log-uniform from 0.002 to 80, as a likelihood needs); the preset's if not given."""
     form: str | None = None
     """The form of the divergence: limit, central, bridge, path or hutchinson; that of the method
     if not given."""

@@ -1,5 +1,6 @@
 r"""Metrics: an energy against an exact truth, on data and against itself; samples against data."""
 
+from .constant import Constant, TiedEnergy, top_constant
 from .density import (
     MixtureReport,
     PlanarReport,
@@ -26,12 +27,14 @@ from .transport import wasserstein
 __all__ = [
     "FID",
     "KID",
+    "Constant",
     "Extractor",
     "Likelihood",
     "MixtureReport",
     "PlanarReport",
     "Residual",
     "Statistics",
+    "TiedEnergy",
     "bits_per_dimension",
     "dequantize",
     "evaluate_mixture",
@@ -46,5 +49,6 @@ __all__ = [
     "log_normalizer",
     "score_matching_loss",
     "statistics",
+    "top_constant",
     "wasserstein",
 ]

@@ -12,7 +12,7 @@ samples of one seed, so that their change shows what training does. It is drawn 
 saved.
 """
 
-__all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
+__all__ = ["ImageTask", "check_trained", "guided", "is_tied", "level_of", "levels_of"]
 
 import hashlib
 import math
@@ -25,6 +25,7 @@ from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run, Task
+from .likelihoods import beyond, told_bits
 from .options import Denoising, Drawing, Evaluation
 from .. import checks, objectives
 from ..compute.field import CompiledField
@@ -34,7 +35,8 @@ from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
-from ..images.generate import bits_of, generate, residuals_of
+from ..images.generate import generate
+from ..images.likelihood import bits_by_image, constant_of, residuals_of
 from ..images.quality import described, judge_images, reference_of
 from ..metrics import dequantize, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
@@ -97,6 +99,12 @@ def guided(
     if guide is None:
         return energy
     return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
+
+
+def is_tied(run: Run) -> bool:
+    r"""Returns whether the energies of all levels of a run were trained to have one constant."""
+    objective = run.config.objective
+    return isinstance(objective, LevelDCD) and bool(objective.ties)
 
 
 class ImageTask(Task):
@@ -348,23 +356,25 @@ class ImageTask(Task):
     def evaluate_bpd(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
-        r"""Returns the likelihood of test images."""
+        r"""Returns the likelihood of test images, by the flow and in one pass."""
         test, sampling = self.pixels("test")[: evaluation.bpd], evaluation.sampling
-        bits, error = bits_of(
-            run.energy_on(ranks.device, exact=True),
-            test,
-            self.pixels("train"),
-            sampling,
-            evaluation.batch,
-            evaluation.seed,
-            ranks.device,
-            ranks=ranks,
+        train, energy = self.pixels("train"), run.energy_on(ranks.device, exact=True)
+        options = (sampling, evaluation.batch, evaluation.seed, ranks.device)
+        constant = constant_of(energy, train, *options) if is_tied(run) else None
+        bits = bits_by_image(
+            energy, test, train, *options, ranks=ranks, constant=constant, probes=evaluation.probes
         )
-        words = (
-            f"{bits:.3f} ± {error:.3f} bits per dimension ({len(test):,} test images with uniform"
-            f" noise, by the flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
+        line, words = told_bits(bits, constant, math.prod(run.shape))
+        words[0] += (
+            f" ({len(test):,} test images with uniform noise as wide as one of 256 levels, by the"
+            f" flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
         )
-        return {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}, [words]
+        words += beyond(run.config.objective, sampling.sigma_min, sampling.sigma_max)
+        if evaluation.residual is None:  # beside it in any case
+            few = replace(evaluation, residual=min(len(test), 64))
+            more, said = self.evaluate_residual(run, few, guide, ranks)
+            line, words = line | more, words + said
+        return line | {"bpd_n": len(test)}, words
 
     def evaluate_fid(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks

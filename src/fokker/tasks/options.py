@@ -77,10 +77,14 @@ class Evaluation:
     fid: int | None = None
     """For images: the FID and KID of this many samples against the training images."""
     bpd: int | None = None
-    """For images: the likelihood of this many test images, in bits per dimension."""
+    """For images: the likelihood of this many test images, in bits per dimension: by the flow, and
+    in one pass if the levels of the energy are tied."""
     residual: int | None = None
     """For images: how much the energies of neighboring levels disagree: the Fokker-Planck
     residual of this many noisy test images."""
+    probes: int = 1
+    """The number of probes of the Laplacian of an image, for --bpd. More make the likelihood of
+    each image exact; the mean over images is right with one."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
@@ -108,6 +112,9 @@ class Evaluation:
         it."""
         checks.at_least(2, **self.asked)
         checks.seed(self.seed)
+        checks.positive_integer(probes=self.probes)
+        if self.probes != 1 and self.bpd is None:
+            raise ValueError(f"expected --bpd with --probes, got none with {self.probes} probes")
         used = () if self.bpd is None else ("--sigma-min", "--sigma-max")  # by the likelihood
         if self.fid is None and (given := [o for o in self.sampling.changed if o not in used]):
             raise ValueError(f"expected --fid with {', '.join(given)}, got no samples to draw")

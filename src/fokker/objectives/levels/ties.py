@@ -4,8 +4,8 @@ A form leaves each level its own constant: it is blind to a term :math:`c(\sigma
 With z the point of the learned level, :math:`\tau = \sigma^2` and :math:`q(z | x, \sigma) =
 \mathcal{N}(z; x, \sigma^2)` its density given the clean point, a tie has its minimum where the
 energy is :math:`-\log p_\sigma` up to a function of z alone or of its slope in σ. With the scores
-right, what is left is *one* constant for all levels. Ties add up: `LevelDCD(..., ties=(TimeScore(),
-Classification()))`.
+right, what is left is *one* constant for all levels. Ties add up:
+`LevelDCD(..., ties=(TimeScore(), Classification()))`.
 
 **The time score** regresses the slope of the energy in the level. In D dimensions
 
