@@ -31,6 +31,7 @@ from fokker.objectives import (
     Preserving,
     TimeScore,
     Uniform,
+    Wide,
 )
 from fokker.objectives import levels as forms
 from fokker.runs import shipped
@@ -517,7 +518,7 @@ def test_levels_forms_and_weights_by_name():
         )
         found = generation_config("fokker", "reference", data, levels=name).objective
         assert isinstance(found, Denoising) and found.level == law
-    assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving}
+    assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving, Wide}
     own = generation_config("paper", "dcd", data, form="bridge", weight="one", time=0.5).objective
     assert own == LevelDCD(LogNormal(), forms.Bridge(), True, "one", time=0.5)
     for bad, message in (

@@ -218,7 +218,7 @@ class Diffused(Energy):
     Example:
         >>> energy = Diffused(GaussianMixture(torch.tensor([[-2.0], [2.0]]), 0.25))
         >>> energy(torch.zeros(2, 1), torch.tensor([0.0, 2.0]))
-        tensor([8.2258, 2.1128])
+        tensor([8.2258, 2.1130])
     """
 
     variances: Tensor

@@ -53,13 +53,13 @@ def told_bits(bits: Bits, constant: Constant | None, dimension: int) -> tuple[Li
         f" with the constant of the top level ({constant.value:.2f} ± {constant.error:.2g} nats,"
         f" {nats * constant.error:.2g} bits per dimension)"
     )
-    words.append(
+    told = (
         f"image by image: one pass minus flow {both.difference:+.3f} ± {both.error:.3f},"
         f" standard deviation {both.residual:.3f}, correlation {both.correlation:.4f};"
         f" {1000 * bits.one_pass_seconds:.1f} ms an image in one pass, {bits.flow_seconds:.2g} s"
         " by the flow"
     )
-    return line, words
+    return line, [*words, told]
 
 
 def beyond(objective: Any, low: float, high: float) -> list[str]:
