@@ -16,8 +16,8 @@ class ReproduceComposition:
     """The file of the rows."""
     figure: Path | None = Path("docs/figures/composition.png")
     """The picture of the plane."""
-    n: int = 65_536
-    """The number of samples in the plane; a quarter in 64 dimensions."""
+    n: int = 32_768
+    """The number of samples in the plane; half of it in 64 dimensions."""
     seed: int = 0
     """The seed."""
 

@@ -50,7 +50,7 @@ from .particles import ROWS, Unreliable
 from .weights import combine, effective_share, resample, uneven
 from .. import checks
 from ..derivatives import value
-from ..energies import Difference, Energy, Mixture, Quadratic, Scaled, Sum, leveled
+from ..energies import Mixture, Quadratic, Scaled, Sum, leveled
 from ..shapes import constant, dot
 
 FIRST = 0.3  # step size of the first level, as a share of its variance
@@ -256,7 +256,7 @@ class LevelParticles:
         r"""Returns the particles after the moves of a level, the acceptance and the step size."""
         sampler = MALA(rung.step_size, warmup=self.moves if adapt else 0)
         level = constant(rung.sigma, x)
-        here = energy.at(rung.sigma) if isinstance(energy, Energy) else lambda p: energy(p, level)
+        here = lambda p: energy(p, level)
         state, total = sampler.init(here, x), 0.0
         for _ in range(self.moves):
             state, info = sampler.step(here, state, generator)
