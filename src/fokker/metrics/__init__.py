@@ -21,6 +21,7 @@ from .fid import (
 )
 from .inception import Extractor, load_inception
 from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
+from .ranking import auroc
 from .residual import Residual, fokker_planck_residual
 from .transport import wasserstein
 
@@ -35,6 +36,7 @@ __all__ = [
     "Residual",
     "Statistics",
     "TiedEnergy",
+    "auroc",
     "bits_per_dimension",
     "dequantize",
     "evaluate_mixture",

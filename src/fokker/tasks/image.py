@@ -25,8 +25,9 @@ from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run, Task
-from .likelihoods import beyond, told_bits
-from .options import Denoising, Drawing, Evaluation
+from .likelihoods import beyond, told_bits, told_memory
+from .options import Denoising, Drawing, Evaluation, Scoring
+from .pictures import pictures_of, score_pictures
 from .. import checks, objectives
 from ..compute.field import CompiledField
 from ..compute.ranks import ALONE, Ranks, join
@@ -37,6 +38,8 @@ from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
 from ..images.generate import generate
 from ..images.likelihood import bits_by_image, constant_of, residuals_of
+from ..images.memory import memory_of, nearest
+from ..images.oddness import Usual, features_of
 from ..images.quality import described, judge_images, reference_of
 from ..metrics import dequantize, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
@@ -213,6 +216,32 @@ class ImageTask(Task):
         by = "" if level is None else f", by the rule {rule} from level {level:.3g}"
         return "\n".join([*said, f"noise {sigma:.3g} ({source}){by}: {out}"])
 
+    def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
+        r"""Scores a picture or the pictures of a folder by how odd they are to the energy."""
+        scoring, path = scoring.checked, Path(points)
+        checks.place(out, (".csv",))
+        if scoring.explain:
+            raise self.refuse("a run on a table for --explain", run)
+        check_trained(run)
+        paths, pixels, resized = pictures_of(path, run.shape)
+        energy, device = run.energy_on(scoring.device, exact=True), scoring.device
+        known = scoring.fetch or run.config.data.absent() is None
+        if scoring.alarm_rate is not None and not known:
+            raise ValueError(
+                f"expected the training images of {run.path} on this machine for --alarm-rate,"
+                " got none; --fetch fetches them"
+            )
+        usual = None
+        if known:
+            train = run.loaded(scoring.fetch).pixels("train")
+            rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+            some = train[rows[: scoring.usual].to(train.device)]
+            usual = Usual.fit(features_of(energy, some, device=device))
+        notes = score_pictures(energy, paths, pixels, usual, out, scoring.alarm_rate, device)
+        if resized:
+            notes.append(f"{resized} pictures cropped and resized to {run.shape[1]} pixels")
+        return "\n".join([f"{len(paths)} pictures: {out}, by {run.weights}", *notes])
+
     def places(self, picture: Path, out: Path, denoising: Denoising) -> list[Path]:
         r"""Returns the files that are written, none of them the picture that is read."""
         places = [place_of_png(out)]
@@ -375,6 +404,24 @@ class ImageTask(Task):
             more, said = self.evaluate_residual(run, few, guide, ranks)
             line, words = line | more, words + said
         return line | {"bpd_n": len(test)}, words
+
+    def evaluate_memory(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns whether training images are likelier than test images, on the first rank."""
+        assert evaluation.memory is not None
+        energy = run.energy_on(ranks.device, exact=True)
+        if not ranks.first:
+            return {}, []
+        count = evaluation.memory
+        train, test = (self.pixels(split) for split in ("train", "test"))
+        options = (evaluation.batch, evaluation.seed, ranks.device)
+        rows = memory_of(energy, train[:count], test[:count], *options)
+        near = {
+            "test": nearest(to_float(test[:count]).to(ranks.device), train)[0],
+            "train": nearest(to_float(train[:count]).to(ranks.device), train, others=True)[0],
+        }
+        return told_memory(rows, {k: float(v.median()) for k, v in near.items()}, count)
 
     def evaluate_fid(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks

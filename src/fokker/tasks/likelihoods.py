@@ -1,6 +1,6 @@
-r"""Likelihoods of images in words, by the flow and in one pass."""
+r"""Likelihoods of images in words: by the flow, in one pass, and of training against test."""
 
-__all__ = ["beyond", "told_bits"]
+__all__ = ["beyond", "told_bits", "told_memory"]
 
 import math
 import torch
@@ -9,6 +9,7 @@ from typing import Any
 
 from .base import Line
 from ..images.likelihood import Bits, agreement
+from ..images.memory import Memory
 from ..metrics import Constant
 from ..objectives.laws import draw
 
@@ -72,3 +73,27 @@ def beyond(objective: Any, low: float, high: float) -> list[str]:
     if not lacking:
         return []
     return [f"levels of training are few at the ends: {' and '.join(lacking)} (--levels wide)"]
+
+
+def told_memory(rows: list[Memory], near: dict[str, float], count: int) -> tuple[Line, list[str]]:
+    r"""Returns how training and test images compare, and the same in words.
+
+    Arguments:
+        rows: The comparison at each level.
+        near: The median distance to the nearest training image, by split.
+        count: The number of images of each split.
+    """
+    line: Line = {"memory_n": count}
+    words = [f"energy of {count:,} test images minus that of training images, AUROC (0.5: none)"]
+    for row in rows:
+        line |= {f"memory_gap_{row.sigma}": row.gap, f"memory_error_{row.sigma}": row.error}
+        line[f"memory_auroc_{row.sigma}"] = row.auroc
+        words.append(
+            f"  at {row.sigma:g}: {row.gap:+.2f} ± {row.error:.2f} nats, AUROC {row.auroc:.3f}"
+        )
+    line |= {"nearest_test": near["test"], "nearest_train": near["train"]}
+    words.append(
+        f"nearest training image, median RMSE: {near['test']:.3f} from a test image,"
+        f" {near['train']:.3f} from a training image to another"
+    )
+    return line, words

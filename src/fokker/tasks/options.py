@@ -85,6 +85,9 @@ class Evaluation:
     probes: int = 1
     """The number of probes of the Laplacian of an image, for --bpd. More make the likelihood of
     each image exact; the mean over images is right with one."""
+    memory: int | None = None
+    """For images: whether this many training images are likelier than as many test images, and the
+    nearest training image of each."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
@@ -105,6 +108,7 @@ class Evaluation:
     def asked(self) -> dict[str, int]:
         r"""The figures that are asked for, with the number of images of each."""
         given = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
+        given["memory"] = self.memory
         return {name: count for name, count in given.items() if count is not None}
 
     def check(self) -> None:
@@ -144,18 +148,26 @@ class Denoising:
 
 @dataclass(frozen=True)
 class Scoring:
-    r"""What is said of points beside their scores."""
+    r"""What is said of points or images beside their scores."""
 
     explain: bool = False
     """Also write the columns that make each point odd, and what each adds to its energy above
     that of the nearest center of the rows."""
     alarm_rate: float | None = None
     """Also write whether a point is an alarm: its energy is above that of all but this share of
-    the test rows."""
+    the test rows; of an image, as odd as this share of training images."""
+    usual: int = 256
+    """For images: the number of training images that tell what is usual."""
+    fetch: bool = False
+    """For images: fetch the training images from the Hugging Face hub if they are not on this
+    machine."""
+    device: str = "cpu"
+    """For images: the device."""
 
     @property
     def checked(self) -> "Scoring":
         r"""The same; raises if an option has a wrong value."""
+        checks.positive_integer(usual=self.usual)
         if self.alarm_rate is not None and not 0 < self.alarm_rate < 1:
             raise ValueError(
                 f"expected --alarm-rate strictly between 0 and 1, got {self.alarm_rate!r}"
