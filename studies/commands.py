@@ -35,7 +35,7 @@ from rich.table import Column, Table
 from typing import ClassVar, Literal
 
 from . import results, tables
-from .densities.commands import ReproduceComposition, ReproduceOOD
+from .densities.commands import ReproduceComposition, ReproduceLikelihood, ReproduceOOD
 from .generation.command import ReproduceGeneration
 
 
@@ -739,6 +739,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,
         "composition": ReproduceComposition,
+        "likelihood": ReproduceLikelihood,
         "ood": ReproduceOOD,
     },
     "bench": Bench,

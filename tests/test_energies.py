@@ -126,7 +126,7 @@ LEVELED = [
 
 
 @pytest.mark.parametrize(("compose", "expected"), LEVELED)
-@pytest.mark.parametrize("energy", [Timed(), Function(lambda x, t: Timed()(x, t))])
+@pytest.mark.parametrize("energy", [Timed(), Function(Timed())])
 def test_energies_of_every_level_compose(compose, expected, energy):
     x, q = torch.randn(5, 3), Quadratic(2.0)
     found = compose(energy, q)

@@ -15,13 +15,13 @@ the same flow with ten MALA transitions at each level, accepted by the energy; `
 `fokker.samplers.LevelParticles`.
 """
 
-__all__ = ["SAMPLERS", "draw", "figure", "plane", "run", "space"]
+__all__ = ["PARTS", "SAMPLERS", "draw", "figure", "plane", "run", "space"]
 
 import math
 import time
 import torch
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from fokker.analytic import GaussianMixture
 from fokker.diffusions import EDM
 from fokker.energies import Composed, Energy, Mixture
@@ -34,7 +34,9 @@ from torch import Tensor
 LAST, HALF, CELLS, FINE = 0.02, 4.5, 30, 600
 D, STD, RADIUS = 64, 0.7, 5.0
 SAMPLERS = ("naive", "corrected", "particles")
+PARTS = ("plane", "space")
 STEPS, TRANSITIONS = 40, 10
+FEWER = 8  # times fewer samples of the corrected flow, each of which has noise of its own
 
 
 class Rounds(Energy):
@@ -84,17 +86,17 @@ def space() -> dict[str, tuple[Composed, Tensor, Tensor, float]]:
     m = torch.randn(6, D, generator=generator, dtype=torch.float64)
     m = RADIUS * m / m.norm(dim=1, keepdim=True)
     first, second = [0, 1, 2, 3], [0, 1, 4, 5]
-    a = Rounds(m[first], STD**2, torch.tensor([0.4, 0.1, 0.3, 0.2]))
-    b = Rounds(m[second], STD**2, torch.tensor([0.1, 0.5, 0.2, 0.2]))
+    a = Rounds(m[first].float(), STD**2, torch.tensor([0.4, 0.1, 0.3, 0.2]))
+    b = Rounds(m[second].float(), STD**2, torch.tensor([0.1, 0.5, 0.2, 0.2]))
     product, union = a + b, Mixture([a, b], [0.3, 0.7])
     found = {}
     variance = STD**2 + LAST**2
     for name, energy, wide in (("product", product, variance / 2), ("mixture", union, variance)):
-        exact = as_mixture(energy.at(LAST), torch.zeros(1, D, dtype=torch.float64))
+        exact = as_mixture(energy.at(LAST), torch.zeros(1, D))
         assert exact is not None
-        found[name] = (energy, m, shares(exact.mixture.sample(10**6, generator), m), wide)
+        found[name] = (energy, m, shares(exact.mixture.sample(10**6, generator).double(), m), wide)
     # far modes of one width: their weights to the power 1 / T
-    hot = a.mixture.weights ** (1 / 0.5)
+    hot = a.mixture.weights.double() ** (1 / 0.5)
     weights = torch.zeros(6, dtype=torch.float64)
     weights[first] = hot / hot.sum()
     found["T = 1/2"] = (a / 0.5, m, weights, variance * 0.5)
@@ -111,7 +113,8 @@ def draw(
     sampler: str, energy: Composed, n: int, dim: int, seed: int
 ) -> tuple[Tensor, int, float | None]:
     r"""Returns n samples, the evaluations of the energy for each, and log Z if it is known."""
-    generator, dtype = torch.Generator().manual_seed(seed), torch.float64
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.float64 if dim == 2 else torch.float32
     if sampler == "particles":
         # the noise of the weights of modes falls with the number of levels
         chosen = LevelParticles(80.0, LAST, share=0.9 if dim == 2 else 0.95)
@@ -156,39 +159,37 @@ def exact(mass: Tensor, n: int, seed: int) -> Tensor:
     return place * (2 * HALF / CELLS) - HALF
 
 
-def planar_rows(n: int, seed: int, progress: Callable[[str], None]) -> tuple[list, dict]:
-    rows, kept = [], {}
+def planar_rows(n: int, seed: int, kept: dict[tuple[str, str], Tensor]) -> Iterator[results.Row]:
+    r"""Yields the rows of the plane, and keeps samples for the picture."""
     for name, energy in plane().items():
         mass, log_z = masses(energy)
         for sampler in SAMPLERS:
             clock = time.perf_counter()
-            count = n // 2 if sampler == "corrected" else n  # each of its samples has own noise
+            count = n // FEWER if sampler == "corrected" else n
             x, evaluations, found = draw(sampler, energy, count, 2, seed)
             row = {"dimension": 2, "composition": name, "sampler": sampler, "n": count}
-            floor = divergence(exact(mass, count, seed), mass)
-            row |= {"seed": seed}
-            row |= {"kl": divergence(x, mass), "floor": floor, "evaluations": evaluations}
+            row |= {"seed": seed, "kl": divergence(x, mass)}
+            row |= {"floor": divergence(exact(mass, count, seed), mass)}
+            row |= {"evaluations": evaluations, "seconds": time.perf_counter() - clock}
             row |= {"log_z_error": None if found is None else found - log_z}
-            rows.append(row | {"seconds": time.perf_counter() - clock})
-            kept[name, sampler] = x[:20_000]
-            progress(f"{name}, {sampler}: KL {row['kl']:.4f} nats (floor {floor:.4f})")
-    return rows, kept
+            kept[name, sampler] = x
+            yield row
 
 
-def spatial_rows(n: int, seed: int, progress: Callable[[str], None]) -> list:
-    rows = []
+def spatial_rows(n: int, seed: int) -> Iterator[results.Row]:
+    r"""Yields the rows of 64 dimensions, by energies in float32."""
     for name, (energy, means, weights, variance) in space().items():
         for sampler in SAMPLERS:
             clock = time.perf_counter()
-            x, evaluations, _ = draw(sampler, energy, n, D, seed)
-            total = float((shares(x, means) - weights).abs().sum() / 2)
-            near = means[torch.cdist(x, means).argmin(1)]
-            row = {"dimension": D, "composition": name, "sampler": sampler, "n": n, "seed": seed}
-            row |= {"tv": total, "width": float((x - near).square().mean() / variance)}
+            count = n // FEWER if sampler == "corrected" else n
+            x, evaluations, _ = draw(sampler, energy, count, D, seed)
+            total = float((shares(x.to(means), means) - weights).abs().sum() / 2)
+            near = means[torch.cdist(x.to(means), means).argmin(1)]
+            row = {"dimension": D, "composition": name, "sampler": sampler, "n": count}
+            row |= {"seed": seed, "tv": total}
+            row |= {"width": float((x - near).square().mean() / variance)}
             row |= {"evaluations": evaluations, "seconds": time.perf_counter() - clock}
-            rows.append(row)
-            progress(f"{name} in {D} dimensions, {sampler}: TV {total:.4f}, {row['width']:.3f}")
-    return rows
+            yield row
 
 
 def figure(kept: dict, path: Path) -> None:
@@ -246,13 +247,25 @@ def run(
     n: int,
     command: str,
     seed: int = 0,
+    parts: Sequence[str] = PARTS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[results.Row]:
-    r"""Runs the study and writes its rows and its picture."""
-    rows, kept = planar_rows(n, seed, progress)
-    rows += spatial_rows(max(n // 2, 512), seed, progress)
-    results.save(out, rows, command, {"last": LAST, "steps": STEPS, "transitions": TRANSITIONS})
-    if picture is not None:
+    r"""Runs the parts of the study, writes each row when it is there, in place of the same one
+    from before, and draws the picture of the plane."""
+    rows = results.load(out)["rows"] if out.exists() else []
+    kept: dict[tuple[str, str], Tensor] = {}
+    made = results.provenance()
+    key = lambda r: (r["dimension"], r["composition"], r["sampler"])
+    each = {"plane": lambda: planar_rows(n, seed, kept), "space": lambda: spatial_rows(n, seed)}
+    for part in parts:
+        for row in each[part]():
+            rows = [r for r in rows if key(r) != key(row)] + [{**row, **made}]
+            rows.sort(key=lambda r: r["dimension"])
+            config = {"last": LAST, "steps": STEPS, "transitions": TRANSITIONS}
+            results.save(out, rows, command, config)
+            found = {k: round(v, 4) for k, v in row.items() if k in {"kl", "floor", "tv", "width"}}
+            progress(f"{row['composition']}, {row['sampler']}: {found}")
+    if picture is not None and kept:
         figure(kept, picture)
         compress(picture)
     return rows

@@ -23,7 +23,7 @@ then systematic resampling where weights are uneven, then MALA transitions that 
 without bias. Particles live in G islands that never meet, whose spread is the error of
 :math:`\log Z`.
 
-A pilot run of half as many particles chooses the levels, each as low as a conditional effective
+A pilot run of half as many particles, at most 4,096, chooses the levels, each as low as a conditional effective
 share of the weights allows, and the step sizes. About :math:`\sqrt{2 D} \log(\sigma_1 / \sigma_N)`
 levels are needed while noise fills all D dimensions.
 
@@ -54,6 +54,7 @@ from ..energies import Mixture, Quadratic, Scaled, Sum, leveled
 from ..shapes import constant, dot
 
 FIRST = 0.3  # step size of the first level, as a share of its variance
+PILOT = 4096  # particles of a pilot run, at most
 LEAST = 0.01  # effective share of the weights of the start below which it is refused
 
 
@@ -168,7 +169,7 @@ class LevelParticles:
             generator: The source of randomness; the global one if not given.
             device: The device of the energy.
             dtype: The dtype of the points.
-            ladder: The levels; if not given, a pilot run of half as many particles chooses them.
+            ladder: The levels; if not given, a pilot run chooses them.
         """
         checks.positive_integer(n=n, **{f"shape[{k}]": size for k, size in enumerate(shape)})
         if n % self.islands or n < 8 * self.islands:
@@ -177,7 +178,7 @@ class LevelParticles:
             )
         like = torch.empty(0, *shape, device=device, dtype=dtype)
         if ladder is None:
-            ladder = self.ladder(energy, max(n // 2, 64), like, generator)
+            ladder = self.ladder(energy, max(min(n // 2, PILOT), 64), like, generator)
         size = n // self.islands
         x, log_w = self.start(energy, n, like, generator)
         log_w = log_w.reshape(self.islands, size)

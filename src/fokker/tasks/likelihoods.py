@@ -86,8 +86,8 @@ def told_memory(rows: list[Memory], near: dict[str, float], count: int) -> tuple
     line: Line = {"memory_n": count}
     words = [f"energy of {count:,} test images minus that of training images, AUROC (0.5: none)"]
     for row in rows:
-        line |= {f"memory_gap_{row.sigma}": row.gap, f"memory_error_{row.sigma}": row.error}
-        line[f"memory_auroc_{row.sigma}"] = row.auroc
+        for name, value in (("gap", row.gap), ("error", row.error), ("auroc", row.auroc)):
+            line[f"memory_{name}_{row.sigma:g}"] = value
         words.append(
             f"  at {row.sigma:g}: {row.gap:+.2f} ± {row.error:.2f} nats, AUROC {row.auroc:.3f}"
         )
