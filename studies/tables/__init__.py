@@ -33,6 +33,7 @@ from .cost import (
     kernel_table,
     variance_table,
 )
+from .densities import composition_table, one_pass_table, ood_table
 from .house import demo_table, house_table, studio_table, trust_table
 from .images import (
     DENOISING_HEADER,
@@ -119,6 +120,9 @@ def render(text: str, root: Path) -> str:
         "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
         "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
         "tables-sizes": lambda: size_table(root / "results/tables_sizes.json"),
+        "composition": lambda: composition_table(rows("composition")),
+        "ood": lambda: ood_table(rows("ood")),
+        "one-pass": lambda: one_pass_table(root / "results/likelihood.json"),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)
