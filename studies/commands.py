@@ -35,6 +35,7 @@ from rich.table import Column, Table
 from typing import ClassVar, Literal
 
 from . import results, tables
+from .densities.commands import ReproduceComposition, ReproduceLikelihood, ReproduceOOD
 from .generation.command import ReproduceGeneration
 
 
@@ -737,6 +738,9 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "variance": ReproduceVariance,
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,
+        "composition": ReproduceComposition,
+        "likelihood": ReproduceLikelihood,
+        "ood": ReproduceOOD,
     },
     "bench": Bench,
     "optima": Optima,

@@ -228,7 +228,7 @@ class TrainDenoising(Train):
 @with_settings(
     *COMMON,
     Source(ImageData, ("data",), IMAGES),
-    Source(LevelDCD, ("objective",), {"time": "time_score", "sigma_data": "", "conditional": ""}),
+    Source(LevelDCD, ("objective",), {"sigma_data": "", "conditional": ""}),
     Source(UNet, ("network",), {"form": "network_form"}),
 )
 @dataclass(frozen=True)
@@ -248,12 +248,17 @@ class TrainGeneration(Train):
     size: str = "15m"
     """The size of the network: small, 15m or large."""
     levels: str | None = None
-    """The law of the noise levels: log-normal, uniform, grid or vp; the preset's if not given."""
+    """The law of the noise levels: log-normal, uniform, grid, vp or wide (log-normal, and a
+    quarter log-uniform from 0.002 to 80, as a likelihood needs); the preset's if not given."""
     form: str | None = None
     """The form of the divergence: limit, central, bridge, path or hutchinson; that of the method
     if not given."""
     step: float | None = None
     """The step of the form, a share of the variance of the noise; its own if not given."""
+    time_score: float = 0.0
+    """The weight of the time score, which ties the energies of all levels together."""
+    classify: float = 0.0
+    """The weight of the classification of noise levels, which ties them too."""
     adam_alone: bool = False
     """Move all weights by Adam, without Muon."""
 
@@ -261,9 +266,11 @@ class TrainGeneration(Train):
         images = ImageData(self.data)
         images = replace(images, flip=self.flip and images.title not in DIGITS)
         device, seed = self.given("device", "cpu"), self.given("seed", 0)
-        own = {"levels": self.levels, "form": self.form, "step": self.step}
+        checks.not_negative(time_score=self.time_score, classify=self.classify)
+        options = {"levels": self.levels, "form": self.form, "step": self.step}
+        options |= {"time": self.time_score, "classify": self.classify}
         base = generation_config(
-            self.preset, self.objective, images, self.size, device, seed, **own
+            self.preset, self.objective, images, self.size, device, seed, **options
         )
         if self.adam_alone:
             base = replace(base, optimization=replace(base.optimization, muon=None))

@@ -125,6 +125,9 @@ class ImageData(Data):
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    dequantize: bool = False
+    """Whether training images get uniform noise as wide as one of their 256 levels, as those have
+    whose likelihood is computed."""
 
     @property
     def title(self) -> str:

@@ -12,7 +12,7 @@ samples of one seed, so that their change shows what training does. It is drawn 
 saved.
 """
 
-__all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
+__all__ = ["ImageTask", "check_trained", "guided", "is_tied", "level_of", "levels_of"]
 
 import hashlib
 import math
@@ -25,7 +25,9 @@ from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run, Task
-from .options import Denoising, Drawing, Evaluation
+from .likelihoods import beyond, told_bits, told_memory
+from .options import Denoising, Drawing, Evaluation, Scoring
+from .pictures import pictures_of, score_pictures
 from .. import checks, objectives
 from ..compute.field import CompiledField
 from ..compute.ranks import ALONE, Ranks, join
@@ -35,9 +37,12 @@ from ..data.sources import SPLITS
 from ..files import inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
 from ..images.forecast import forecast
-from ..images.generate import bits_of, generate, residuals_of
+from ..images.generate import generate
+from ..images.likelihood import bits_by_image, constant_of, residuals_of
+from ..images.memory import memory_of, nearest
+from ..images.oddness import Usual, features_of
 from ..images.quality import described, judge_images, reference_of
-from ..metrics import load_inception
+from ..metrics import dequantize, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
 from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
@@ -100,6 +105,12 @@ def guided(
     if guide is None:
         return energy
     return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
+
+
+def is_tied(run: Run) -> bool:
+    r"""Returns whether the energies of all levels of a run were trained to have one constant."""
+    objective = run.config.objective
+    return isinstance(objective, LevelDCD) and bool(objective.ties)
 
 
 class ImageTask(Task):
@@ -208,6 +219,32 @@ class ImageTask(Task):
         by = "" if level is None else f", by the rule {rule} from level {level:.3g}"
         return "\n".join([*said, f"noise {sigma:.3g} ({source}){by}: {out}"])
 
+    def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
+        r"""Scores a picture or the pictures of a folder by how odd they are to the energy."""
+        scoring, path = scoring.checked, Path(points)
+        checks.place(out, (".csv",))
+        if scoring.explain:
+            raise self.refuse("a run on a table for --explain", run)
+        check_trained(run)
+        paths, pixels, resized = pictures_of(path, run.shape)
+        energy, device = run.energy_on(scoring.device, exact=True), scoring.device
+        known = scoring.fetch or run.config.data.absent() is None
+        if scoring.alarm_rate is not None and not known:
+            raise ValueError(
+                f"expected the training images of {run.path} on this machine for --alarm-rate,"
+                " got none; --fetch fetches them"
+            )
+        usual = None
+        if known:
+            train = run.loaded(scoring.fetch).pixels("train")
+            rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+            some = train[rows[: scoring.usual].to(train.device)]
+            usual = Usual.fit(features_of(energy, some, device=device))
+        notes = score_pictures(energy, paths, pixels, usual, out, scoring.alarm_rate, device)
+        if resized:
+            notes.append(f"{resized} pictures cropped and resized to {run.shape[1]} pixels")
+        return "\n".join([f"{len(paths)} pictures: {out}, by {run.weights}", *notes])
+
     def places(self, picture: Path, out: Path, denoising: Denoising) -> list[Path]:
         r"""Returns the files that are written, none of them the picture that is read."""
         places = [place_of_png(out)]
@@ -256,7 +293,8 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        return self.images["train"].batch(n, generator, self.data.flip)
+        x = self.images["train"].batch(n, generator, self.data.flip)
+        return dequantize(x, generator) if self.data.dequantize else x
 
     def pixels(self, split: str) -> Tensor:
         r"""Returns the images of a split, bytes (N, C, H, W)."""
@@ -328,7 +366,7 @@ class ImageTask(Task):
 
     def foretell(self, run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
         r"""Says about how long a figure will take, on the first rank, if that is long."""
-        if not ranks.first:
+        if not (ranks.first and name in GRADIENTS):
             return
         n, batch, device = evaluation.asked[name], evaluation.batch, ranks.device
         gradients = GRADIENTS[name] or evaluation.sampling.flow(1).evaluations
@@ -360,23 +398,43 @@ class ImageTask(Task):
     def evaluate_bpd(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
-        r"""Returns the likelihood of test images."""
+        r"""Returns the likelihood of test images, by the flow and in one pass."""
         test, sampling = self.pixels("test")[: evaluation.bpd], evaluation.sampling
-        bits, error = bits_of(
-            run.energy_on(ranks.device, exact=True),
-            test,
-            self.pixels("train"),
-            sampling,
-            evaluation.batch,
-            evaluation.seed,
-            ranks.device,
-            ranks=ranks,
+        train, energy = self.pixels("train"), run.energy_on(ranks.device, exact=True)
+        options = (sampling, evaluation.batch, evaluation.seed, ranks.device)
+        constant = constant_of(energy, train, *options) if is_tied(run) else None
+        bits = bits_by_image(
+            energy, test, train, *options, ranks=ranks, constant=constant, probes=evaluation.probes
         )
-        words = (
-            f"{bits:.3f} ± {error:.3f} bits per dimension ({len(test):,} test images with uniform"
-            f" noise, by the flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
+        line, words = told_bits(bits, constant, math.prod(run.shape))
+        words[0] += (
+            f" ({len(test):,} test images with uniform noise as wide as one of 256 levels, by the"
+            f" flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
         )
-        return {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}, [words]
+        words += beyond(run.config.objective, sampling.sigma_min, sampling.sigma_max)
+        if evaluation.residual is None:  # beside it in any case
+            few = replace(evaluation, residual=min(len(test), 64))
+            more, said = self.evaluate_residual(run, few, guide, ranks)
+            line, words = line | more, words + said
+        return line | {"bpd_n": len(test)}, words
+
+    def evaluate_memory(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns whether training images are likelier than test images, on the first rank."""
+        assert evaluation.memory is not None
+        energy = run.energy_on(ranks.device, exact=True)
+        if not ranks.first:
+            return {}, []
+        count = evaluation.memory
+        train, test = (self.pixels(split) for split in ("train", "test"))
+        options = (evaluation.batch, evaluation.seed, ranks.device)
+        rows = memory_of(energy, train[:count], test[:count], *options)
+        near = {
+            "test": nearest(to_float(test[:count]).to(ranks.device), train)[0],
+            "train": nearest(to_float(train[:count]).to(ranks.device), train, others=True)[0],
+        }
+        return told_memory(rows, {k: float(v.median()) for k, v in near.items()}, count)
 
     def evaluate_fid(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks

@@ -77,10 +77,17 @@ class Evaluation:
     fid: int | None = None
     """For images: the FID and KID of this many samples against the training images."""
     bpd: int | None = None
-    """For images: the likelihood of this many test images, in bits per dimension."""
+    """For images: the likelihood of this many test images, in bits per dimension: by the flow, and
+    in one pass if the levels of the energy are tied."""
     residual: int | None = None
     """For images: how much the energies of neighboring levels disagree: the Fokker-Planck
     residual of this many noisy test images."""
+    probes: int = 1
+    """The number of probes of the Laplacian of an image, for --bpd. More make the likelihood of
+    each image exact; the mean over images is right with one."""
+    memory: int | None = None
+    """For images: whether this many training images are likelier than as many test images, and the
+    nearest training image of each."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
@@ -101,6 +108,7 @@ class Evaluation:
     def asked(self) -> dict[str, int]:
         r"""The figures that are asked for, with the number of images of each."""
         given = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
+        given["memory"] = self.memory
         return {name: count for name, count in given.items() if count is not None}
 
     def check(self) -> None:
@@ -108,6 +116,9 @@ class Evaluation:
         it."""
         checks.at_least(2, **self.asked)
         checks.seed(self.seed)
+        checks.positive_integer(probes=self.probes)
+        if self.probes != 1 and self.bpd is None:
+            raise ValueError(f"expected --bpd with --probes, got none with {self.probes} probes")
         used = () if self.bpd is None else ("--sigma-min", "--sigma-max")  # by the likelihood
         if self.fid is None and (given := [o for o in self.sampling.changed if o not in used]):
             raise ValueError(f"expected --fid with {', '.join(given)}, got no samples to draw")
@@ -137,18 +148,26 @@ class Denoising:
 
 @dataclass(frozen=True)
 class Scoring:
-    r"""What is said of points beside their scores."""
+    r"""What is said of points or images beside their scores."""
 
     explain: bool = False
     """Also write the columns that make each point odd, and what each adds to its energy above
     that of the nearest center of the rows."""
     alarm_rate: float | None = None
     """Also write whether a point is an alarm: its energy is above that of all but this share of
-    the test rows."""
+    the test rows; of an image, as odd as this share of training images."""
+    usual: int = 256
+    """For images: the number of training images that tell what is usual."""
+    fetch: bool = False
+    """For images: fetch the training images from the Hugging Face hub if they are not on this
+    machine."""
+    device: str = "cpu"
+    """For images: the device."""
 
     @property
     def checked(self) -> "Scoring":
         r"""The same; raises if an option has a wrong value."""
+        checks.positive_integer(usual=self.usual)
         if self.alarm_rate is not None and not 0 < self.alarm_rate < 1:
             raise ValueError(
                 f"expected --alarm-rate strictly between 0 and 1, got {self.alarm_rate!r}"
