@@ -40,5 +40,7 @@ class Evaluate:
         with join(checks.device(self.device or run.config.device)) as ranks:
             task = ranks.each(lambda: run.loaded(self.fetch))
             line, words = task.evaluate(run, evaluation, guide, ranks)
+        if run.starts:
+            line, words = line | run.history.figures, [*words, run.history.sentence]
         if ranks.first:
             print(json.dumps(line) if self.json else "\n".join(words))

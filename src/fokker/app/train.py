@@ -52,7 +52,7 @@ from ..runs.presets import (
 )
 from ..runs.toml import dumps
 from ..runs.tracking import tensorboard
-from ..runs.training import fit
+from ..runs.training import SAVE, fit
 from ..tasks import Run, task_of
 
 DIGITS = ("mnist", "svhn")  # their mirror images are not digits
@@ -77,6 +77,9 @@ class Train:
     """Continue the run in --out if there is one, begin it if not: for jobs that are restarted."""
     minutes: float | None = None
     """Save and stop after this many minutes, to be resumed; train to the end if not given."""
+    save_minutes: float = SAVE
+    """Save after this many minutes at the latest, also between evaluations: what a process that is
+    killed loses, at most."""
     tensorboard: bool = False
     """Also write the curves for TensorBoard into the run folder."""
     dry_run: bool = False
@@ -129,6 +132,7 @@ class Train:
                     self.minutes,
                     output.print,
                     watch=lambda step, loss, average: output.closed,
+                    save=self.save_minutes,
                 )
             except (ValueError, OSError):  # one line follows; no bar before it
                 bar.update(shown, visible=False)

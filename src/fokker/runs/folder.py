@@ -3,6 +3,7 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 =====================  ======================================================================
 `config.toml`          all that the run depends on (`fokker.runs.config`, `fokker.runs.toml`)
 `data.json`            the SHA-256 of the data, to know it again when the run is resumed
+`starts.jsonl`         one line for each start of training (`fokker.runs.history`)
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
                        judgement; and one an event, a divergence and what was done about it
 `checkpoint/step-K/`   the whole state after K steps (`fokker.runs.checkpoints`)
@@ -28,6 +29,7 @@ from typing import Any
 from . import toml
 from .checkpoints import BROKEN, newest, read
 from .config import Config
+from .history import read_starts
 from ..checks import brief, number
 from ..energies import Denoiser, Energy
 from ..files import first_line, read_regular, write_text
@@ -150,4 +152,6 @@ def read_run(folder: Path, best: bool = False) -> Run:
         checkpoint.step if chosen is None else chosen.step,
         [line for line in lines if "event" not in line],
         tuple(line for line in found if "event" in line),
+        tuple(read_starts(folder)),
+        checkpoint.seconds,
     )

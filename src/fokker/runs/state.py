@@ -27,6 +27,7 @@ from .checkpoints import write as write_checkpoint
 from .config import Config
 from .folder import write_metrics
 from .guard import Fall, Watch, diagnose
+from .history import add_start
 from .owner import Owner
 from ..compute.muon import Muon
 from ..compute.ranks import Ranks
@@ -308,6 +309,12 @@ class State:
             if checkpoint is not None:
                 self.owner.known.add(checkpoint.name)
                 write_checkpoint(self.folder, checkpoint, self.config.keep, self.owner.known)
+
+    def begin_part(self) -> None:
+        r"""Notes that training starts here, or starts again; for rank 0."""
+        with writing(self.folder, self.saved):
+            self.owner.check()
+            add_start(self.folder, self.done, self.seconds, self.ranks.device)
 
     def preview(self) -> None:
         r"""Leaves a picture of the averaged weights, where the task has one to draw."""

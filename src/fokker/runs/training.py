@@ -7,7 +7,8 @@ taken: on a CPU, with the same number of threads, the result is the same bit for
 `torchrun` every rank takes its share of each step and, on images, of each judgement
 (`fokker.compute.ranks`), and rank 0 writes.
 
-Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run
+Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. It is
+saved by the clock as well, so that a process that is killed loses two minutes at most. A run
 that diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and
 nothing that is not finite is ever saved. On a table the weights that do best on the validation
 rows are kept beside the last, and training stops once `patience` evaluations have brought no
@@ -42,6 +43,7 @@ from ..files import inner_folder, read_regular, write_text
 from ..tasks import Run, Task, task_of
 
 MARK = 1000  # bytes of data.json
+SAVE = 1.5  # minutes from one checkpoint to the next: with its writing, less than two
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
 
@@ -189,6 +191,7 @@ def fit(
     say: Callable[[str], None] = lambda text: None,
     watch: Look = lambda step, loss, average: False,
     turn: AbstractContextManager[Any] | None = None,
+    save: float | None = SAVE,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
@@ -209,12 +212,16 @@ def fit(
         turn: Entered when all is ready to train, the step compiled, and left when training is
             over: a lock by which several runs that are prepared side by side take turns on a
             device. The seconds of a run begin there.
+        save: The minutes after which it is saved even where no evaluation is due: what a killed
+            process loses, at most. Only evaluations save if not given.
     """
     folder = Path(out)
     if not isinstance(resume, bool) and resume != "if-any":
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
+    if save is not None:
+        checks.not_negative(save=save)
     if loads(dumps(config)) != config:  # whatever is trained can be read again
         raise ValueError(f"expected a configuration that TOML can hold, got {config}")
     with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
@@ -236,10 +243,12 @@ def fit(
         if changed:  # only now that nothing can be refused
             ranks.once(lambda: write_config(folder, config, run.saved))
         ranks.once(run.write)
+        if run.done < config.optimization.steps:
+            ranks.once(run.begin_part)
         if config.compile and run.done < config.optimization.steps:
             run.rehearse()
         with nullcontext() if turn is None else turn:
-            train(run, stops, progress, minutes, say, watch)
+            train(run, stops, progress, minutes, say, watch, save)
         return read_run(folder)
 
 
@@ -250,11 +259,12 @@ def train(
     minutes: float | None,
     say: Callable[[str], None],
     watch: Look,
+    save: float | None = SAVE,
 ) -> None:
     r"""Takes the steps that are left; see `fit`."""
     config, ranks = run.config, run.ranks
     optimization = config.optimization
-    run.clock = clock = time.perf_counter()
+    run.clock = clock = saved = time.perf_counter()
     asked = False  # to stop
     orphaned = orphan()
     ends = {*optimization.restarts, optimization.steps}  # steps that are always judged
@@ -271,13 +281,16 @@ def train(
         # look at it, every few steps and before it is saved
         due = run.done % config.evaluate == 0 or run.done in ends
         stopping = ranks.size == 1 and asked and run.done < optimization.steps
-        if not (due or stopping or run.watch.full):
+        stale = save is not None and time.perf_counter() - saved > 60 * save
+        if ranks.size > 1:  # the first rank's clock, where all ranks look at it
+            stale = run.watch.full and ranks.tell(stale)
+        if not (due or stopping or stale or run.watch.full):
             continue
         fall, flagged = run.watch.read()
         stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
-        if fall is None and (due or stopping) and not finite(list(run.energy.parameters())):
+        if fall is None and (due or stopping or stale) and not finite(list(run.energy.parameters())):
             # between evaluations the next loss will tell, as it would have without the request
-            stopping = False
+            stopping = stale = False
             if due:
                 fall = Fall(run.done, f"a weight is not finite after step {run.done}")
 
@@ -297,13 +310,14 @@ def train(
             run.back = (*run.back, Name(run.trial, run.done))[-config.keep :]
             if run.done == optimization.steps or not run.patient():
                 run.complete()
-        if due or stopping:
+        if due or stopping or stale:
             checkpoint = run.checkpoint()
             ranks.once(lambda c=checkpoint: run.write(c))
-            run.saved = run.done
+            run.saved, saved = run.done, time.perf_counter()
             if due:
                 run.preview()
-            progress(run.done, line)
+            if due or stopping:
+                progress(run.done, line)
         if stopping:
             raise Interrupted(run.folder, run.done, late and not stops)
     if (text := run.regret()) is not None:

@@ -30,6 +30,7 @@ from ..files import save_npy, write_bytes
 from ..grid import Grid
 from ..networks.convolution import Precise
 from ..runs.config import Config
+from ..runs.history import History
 from ..samplers import Sampled, draw
 
 Line = dict[str, Any]  # of metrics.jsonl
@@ -61,11 +62,19 @@ class Run:
     chosen: int  # the step whose weights these are: the last, or the best on validation rows
     metrics: list[Line]  # one line per evaluation
     events: tuple[Line, ...] = ()  # divergences, and what was done about them
+    starts: tuple[Line, ...] = ()  # of training, see `fokker.runs.history`
+    seconds: float = 0.0  # of training
 
     @property
     def weights(self) -> str:
         r"""Which weights these are, in words."""
         return f"the weights of step {self.chosen}{self.task.choice(self.step)}"
+
+    @property
+    def history(self) -> History:
+        r"""What the run has seen, and how it came about."""
+        seen = self.step * self.config.optimization.batch
+        return History(seen, self.task.noun, self.seconds, self.starts)
 
     @property
     def judged(self) -> Line:
@@ -138,6 +147,7 @@ class Task(abc.ABC):
     criterion: ClassVar[str | None] = (
         None  # figure whose least value chooses weights; None: the last
     )
+    noun: ClassVar[str] = "points"  # what a batch consists of
     merit: ClassVar[str | None] = None  # figure whose least value marks the best checkpoint
     shape: tuple[int, ...]  # of a point; known once the data is loaded
 

@@ -103,6 +103,7 @@ class ImageTask(Task):
     r"""Creates the task of a set of images."""
 
     kind = "images"
+    noun = "images"
     merit = "rmse_0.3"
 
     def __init__(self, config: Config) -> None:
