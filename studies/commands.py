@@ -91,7 +91,8 @@ class Merge:
     file: tyro.conf.Positional[Path]
     """The file of the study, such as results/normalizer.json; made if there is none."""
     parts: tyro.conf.Positional[tuple[Path, ...]]
-    """The files that hold its parts."""
+    """The files that hold its parts; for the generation study also run folders, whose FIDs at
+    milestones are its rows."""
     study: str | None = None
     """The study, such as normalizer; by default the name of the file."""
 

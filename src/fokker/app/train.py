@@ -35,6 +35,7 @@ from ..runs.config import (
     Config,
     Correction,
     ImageData,
+    Milestones,
     Network,
     Optimization,
     ResNet,
@@ -62,6 +63,7 @@ COMMON = (
     Source(Guard, ("guard",), {"policy": "on_divergence"}, "guard_"),
 )
 TABLES = {"mixture": mixture_config, "network": table_config}
+MARKS = {"every": "fid_every", "few": "fid_few", "at": "fid_at", "many": "fid_many"}
 IMAGES = {"source": "", "size": "side", "flip": ""}  # options by the fields of ImageData
 
 
@@ -99,7 +101,7 @@ class Train:
             base: The configuration of the preset, changed here by the options that were given.
             name: The name of the run folder under runs/ if none is given.
         """
-        config, out = apply(self, base), self.out or Path("runs") / name
+        config, out = apply(self, self.budget(base)), self.out or Path("runs") / name
         if self.dry_run:
             print(dumps(config), end="")
             sys.exit(0)
@@ -142,6 +144,23 @@ class Train:
             sys.exit(0)  # the first rank writes the report
         print(f"run: {out}")
         return run
+
+    def budget(self, base: Config) -> Config:
+        r"""Returns a configuration with as many steps as a budget of images has, if one was
+        given."""
+        images = getattr(self, "images", None)
+        if images is None:
+            return base
+        checks.positive_integer(images=images)
+        if (steps := self.given("steps", None)) is not None:
+            raise ValueError(f"expected --images or --steps, got both, {images} and {steps}")
+        batch = self.given("batch", base.optimization.batch)
+        checks.positive_integer(batch=batch)
+        steps = -(-images // batch)
+        warmup = min(base.optimization.warmup, steps // 5)
+        return replace(
+            base, optimization=replace(base.optimization, steps=steps, batch=batch, warmup=warmup)
+        )
 
     def report(self, run: Run, hint: str = "") -> None:
         r"""Prints the judgement of a run, writes its report and prints what to do next."""
@@ -228,6 +247,7 @@ class TrainDenoising(Train):
 @with_settings(
     *COMMON,
     Source(ImageData, ("data",), IMAGES),
+    Source(Milestones, ("milestones",), MARKS),
     Source(LevelDCD, ("objective",), {"time": "time_score", "sigma_data": "", "conditional": ""}),
     Source(UNet, ("network",), {"form": "network_form"}),
 )
@@ -247,6 +267,9 @@ class TrainGeneration(Train):
     dcd-vp, reference (fokker)."""
     size: str = "15m"
     """The size of the network: small, 15m or large."""
+    images: int | None = None
+    """The number of training images in all, such as 40_000_000, in place of --steps: a budget that
+    is fixed before the run starts."""
     levels: str | None = None
     """The law of the noise levels: log-normal, uniform, grid or vp; the preset's if not given."""
     form: str | None = None

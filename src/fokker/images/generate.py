@@ -37,6 +37,7 @@ from typing import Any, Literal, NamedTuple
 
 from .denoise import LEVELS, noisy
 from .. import checks
+from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks
 from ..data.picture import to_float, to_uint8
 from ..derivatives import Hutchinson, probe
@@ -131,7 +132,9 @@ def generate(
     r"""Returns n images of an energy of every level, on every rank.
 
     Arguments:
-        energy: The energy, or its `Field`, which compiles once for all calls.
+        energy: The energy, or its `Field`, which is traced once for all calls. On a GPU the
+            evaluation of an energy is captured (`fokker.compute.field`); hand in a plain `Field`
+            of one that cannot be traced.
         n: The number of images.
         shape: The shape (C, H, W) of an image.
         sampling: How they are drawn.
@@ -144,7 +147,7 @@ def generate(
     """
     checks.positive_integer(n=n, batch=batch)
     checks.seed(seed)
-    field = energy if isinstance(energy, Field) else Field(energy)
+    field = field_of(energy, device)
     own = {"device": device, "dtype": torch.float32}
     mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
 

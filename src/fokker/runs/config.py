@@ -11,6 +11,7 @@ __all__ = [
     "Correction",
     "Data",
     "ImageData",
+    "Milestones",
     "Network",
     "Optimization",
     "ResNet",
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from .guard import Guard
+from .milestones import Milestones
 from .. import checks
 from ..compute.schedule import Optimization
 from ..data import Planar, toy
@@ -321,6 +323,7 @@ class Config:
     preview: int = 0
     """The number of samples drawn at each evaluation and kept as a picture, for a network of
     images at every noise level; none if zero."""
+    milestones: Milestones = Milestones()
 
     def __post_init__(self) -> None:
         checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
@@ -341,6 +344,18 @@ class Config:
                 raise ValueError(
                     "expected previews only of a U-Net, an energy of every noise level, got"
                     f" {self.preview} of {self.network}"
+                )
+        if self.milestones.any:
+            seen = self.optimization.steps * self.optimization.batch
+            if not isinstance(self.network, UNet):
+                raise ValueError(
+                    "expected an FID only of a U-Net, an energy of every noise level, got"
+                    f" {self.milestones} of {self.network}"
+                )
+            if late := [n for n in self.milestones.at if n > seen]:
+                raise ValueError(
+                    f"expected FIDs within the {seen:,} images of training, got one at"
+                    f" {late[0]:,}"
                 )
         if self.patience is not None:
             checks.positive_integer(patience=self.patience)

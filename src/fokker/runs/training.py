@@ -35,12 +35,13 @@ from .config import Config
 from .folder import read_config, read_run
 from .guard import Fall, finite
 from .owner import Owner
+from .quality import judge_samples
 from .state import Line, State, kept, step_generator, writing
 from .toml import difference, dumps, loads
 from .. import checks
 from ..compute.ranks import join, orphan
 from ..files import inner_folder, read_regular, write_text
-from ..tasks import Run, Task, task_of
+from ..tasks import Run, Task, TooLate, task_of
 
 MARK = 1000  # bytes of data.json
 SAVE = 1.5  # minutes from one checkpoint to the next: with its writing, less than two
@@ -243,6 +244,8 @@ def fit(
         if changed:  # only now that nothing can be refused
             ranks.once(lambda: write_config(folder, config, run.saved))
         ranks.once(run.write)
+        if config.milestones.any:
+            ranks.each(lambda: run.task.prepare_quality(ranks.device))
         if run.done < config.optimization.steps:
             ranks.once(run.begin_part)
         if config.compile and run.done < config.optimization.steps:
@@ -268,6 +271,8 @@ def train(
     asked = False  # to stop
     orphaned = orphan()
     ends = {*optimization.restarts, optimization.steps}  # steps that are always judged
+    left = lambda: None if minutes is None else clock + 60 * minutes - time.perf_counter()
+    judge_due(run, left, say)  # what a call before had no time for
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
@@ -284,13 +289,15 @@ def train(
         stale = save is not None and time.perf_counter() - saved > 60 * save
         if ranks.size > 1:  # the first rank's clock, where all ranks look at it
             stale = run.watch.full and ranks.tell(stale)
+        mark = bool(config.milestones.counts(run.done, optimization.batch))
+        stale = stale or mark  # saved before its samples are judged
         if not (due or stopping or stale or run.watch.full):
             continue
         fall, flagged = run.watch.read()
         stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
         if fall is None and (due or stopping or stale) and not finite(list(run.energy.parameters())):
             # between evaluations the next loss will tell, as it would have without the request
-            stopping = stale = False
+            stopping = stale = mark = False
             if due:
                 fall = Fall(run.done, f"a weight is not finite after step {run.done}")
 
@@ -320,8 +327,25 @@ def train(
                 progress(run.done, line)
         if stopping:
             raise Interrupted(run.folder, run.done, late and not stops)
+        if mark:
+            judge_due(run, left, say)
     if (text := run.regret()) is not None:
         say(text)
+
+
+def judge_due(
+    run: State, left: Callable[[], float | None], say: Callable[[str], None]
+) -> None:
+    r"""Judges the samples that are due after the last step, and says how good they are; raises
+    `Interrupted` if there is no time."""
+    try:
+        rows = judge_samples(run, left)
+    except TooLate:
+        raise Interrupted(run.folder, run.done, True) from None
+    for row in rows:
+        found = f"FID {row['fid']:.2f} of {row['fid_n']:,} samples"
+        found = f"no FID, {row['unknown']}" if row["fid"] is None else found
+        say(f"{row['images_seen']:,} images: {found}")
 
 
 def recover(run: State, fall: Fall, say: Callable[[str], None]) -> None:

@@ -9,14 +9,14 @@ and never ask which kind it is.
 without data, so that a run can be sampled where its data is not.
 """
 
-__all__ = ["Line", "Plane", "PointTask", "Run", "Task"]
+__all__ = ["Line", "Plane", "PointTask", "Run", "Task", "TooLate"]
 
 import abc
 import csv
 import io
 import torch
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from torch import Tensor
@@ -34,6 +34,10 @@ from ..runs.history import History
 from ..samplers import Sampled, draw
 
 Line = dict[str, Any]  # of metrics.jsonl
+
+
+class TooLate(Exception):
+    r"""There is no time left for a job; it is done by the next call."""
 
 
 class Plane(NamedTuple):
@@ -280,6 +284,31 @@ class Task(abc.ABC):
     ) -> None:
         r"""Saves a picture of an energy after a step in a run folder, where the task has one to
         draw."""
+
+    def prepare_quality(self, device: torch.device) -> None:
+        r"""Reads what `quality` needs, so that what is missing is told before training; raises
+        where the samples of this kind of data have no FID."""
+        raise ValueError(f"expected FIDs only for a run on images, got {self.kind}")
+
+    def quality(
+        self,
+        energy: Any,
+        counts: Sequence[int],
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Line]:
+        r"""Returns how near samples are to the training data, a line for each number of samples.
+
+        Arguments:
+            energy: The energy, in the units of training.
+            counts: The numbers of samples, the least first.
+            device: The device of the energy.
+            ranks: The ranks that share the work.
+            left: The seconds that are left, `None` without a limit; raises `TooLate` where they do
+                not suffice.
+        """
+        raise ValueError(f"expected FIDs only for a run on images, got {self.kind}")
 
     def evaluate(
         self,

@@ -16,27 +16,35 @@ __all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
 
 import hashlib
 import math
+import time
 import torch
 import warnings
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Self
 
-from .base import Line, Run, Task
+from .base import Line, Run, Task, TooLate
 from .options import Denoising, Drawing, Evaluation
 from .. import checks, objectives
-from ..compute.field import CompiledField
+from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
 from ..data.images import Images, read_images
 from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
-from ..files import inner_folder, save_npy
+from ..files import first_line, inner_folder, save_npy
 from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
-from ..images.generate import bits_of, generate, residuals_of
-from ..images.quality import described, judge_images, reference_of
-from ..metrics import load_inception
+from ..images.generate import (
+    DivergedEnergy,
+    Sampling,
+    bits_of,
+    generate,
+    residuals_of,
+)
+from ..images.quality import Reference, described, judge_images, reference_of
+from ..metrics import Extractor, Statistics, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
 from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
@@ -45,6 +53,7 @@ from ..samplers import Field, Guided, Heun
 
 SHOWN = 10  # images in the report
 PREVIEWS = 4  # grids of samples in the report
+CHUNK, BATCH = 1000, 250  # samples between two looks at the clock, and at once
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
 
 
@@ -110,6 +119,8 @@ class ImageTask(Task):
         super().__init__(config)
         assert isinstance(config.data, ImageData)
         self.data, self.level = config.data, level_of(config.objective)
+        self.extractor: Extractor | None = None  # of the FIDs at milestones
+        self.drawn: tuple[Any, Field] | None = None  # an energy, and the field to draw by
 
     # --- without data ---
 
@@ -133,8 +144,8 @@ class ImageTask(Task):
                 shown = bar.add_task(
                     "drawing", total=batches * drawing.sampling.flow(1).evaluations
                 )
-                kind = CompiledField if drawing.compile else Field
-                field = kind(energy, lambda: bar.advance(shown))
+                tick = lambda: bar.advance(shown)
+                field = field_of(energy, ranks.device, tick, drawing.compile)
                 drawn = generate(
                     field,
                     n,
@@ -308,6 +319,53 @@ class ImageTask(Task):
             save_png(inner_folder(place) / f"step-{step:08d}.png", x)
 
         ranks.once(write)
+
+    def prepare_quality(self, device: torch.device) -> None:
+        if self.extractor is None:
+            self.extractor = load_inception(device=device)
+
+    def quality(
+        self,
+        energy: Any,
+        counts: Sequence[int],
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Line]:
+        ranks.each(lambda: self.prepare_quality(device))
+        extractor, total, sampling = self.extractor, max(counts), Sampling()
+        assert extractor is not None
+        if self.drawn is None or self.drawn[0] is not energy:  # captured once for all milestones
+            fast = energy if device.type == "cpu" else energy.cast(self.config.precision)
+            self.drawn = (energy, field_of(fast, device))
+        parts, seconds, clock = [], 0.0, time.perf_counter()
+        head = {"sampler": sampling.sampler, "steps": sampling.steps, "nfe": None, "fid": None}
+        for begin in range(0, total, CHUNK):
+            size = min(CHUNK, total - begin)
+            options = {"batch": min(CHUNK, BATCH), "first": begin, "device": device}
+            try:
+                images = generate(self.drawn[1], size, self.shape, sampling, **options, ranks=ranks)
+            except DivergedEnergy as error:
+                return [{**head, "fid_n": n, "unknown": first_line(error)} for n in counts]
+            parts.append(described(images.images, extractor, BATCH, ranks).features)
+            head["nfe"], seconds = images.evaluations, seconds + images.seconds
+            spent, rest = time.perf_counter() - clock, ranks.tell(left())
+            # the first chunk alone waits for the capture: it tells too much, not too little
+            if rest is not None and spent / (begin + size) * (total - begin - size) > rest:
+                raise TooLate
+        features = torch.cat(parts)
+        head |= {"samples_per_second": total / seconds, "judging_seconds": None}
+        lines = []
+        for n in counts:
+            if ranks.first:
+                own = Statistics.of(features[:n], extractor.convention, extractor.weights)
+                reference = reference_of(self.images["train"], extractor, BATCH)
+                some = Reference(own, features[:n])
+                fid, kid = judge_images(some, reference, extractor, BATCH)
+                line = {**head, "fid": fid.value, "fid_n": n, "convention": fid.convention}
+                line |= {"weights": fid.weights[:8], "kid": None if kid is None else kid.mean}
+                lines.append(line | {"judging_seconds": time.perf_counter() - clock})
+        return ranks.tell(lines)
 
     def evaluate(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks

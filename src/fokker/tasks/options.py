@@ -47,7 +47,8 @@ class Drawing:
     device: str = "cpu"
     """The device for images."""
     compile: bool = False
-    """Compile the network for images: minutes once, then faster."""
+    """Compile the network for images: minutes once, then faster. On a GPU its evaluation is
+    captured in any case, which takes seconds."""
 
     @property
     def sampling(self) -> Sampling:
