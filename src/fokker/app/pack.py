@@ -35,9 +35,11 @@ class Pack:
     half: bool = False
     """Round the moments of the optimizers, and the differences of the averages from the weights,
     to bfloat16. The weights keep all their bits."""
+    snapshots: bool = False
+    """Pack the copies of power-function averages as well, which may be large."""
 
     def run(self) -> None:
-        packed = pack(self.run_folder, self.out, bytes_of(self.shard), self.half)
+        packed = pack(self.run_folder, self.out, bytes_of(self.shard), self.half, self.snapshots)
         sentence = read_run(self.run_folder).history.sentence
         n = len(packed.shards)
         print(

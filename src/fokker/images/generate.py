@@ -58,9 +58,9 @@ WARMUP = 20  # transitions at each level that tune the corrector
 class Sampling:
     r"""How images are drawn."""
 
-    sampler: Literal["heun", "euler", "multistep"] = "heun"
+    sampler: Literal["heun", "euler", "multistep", "multistep3"] = "heun"
     """The method: heun (two evaluations a step, error of second order), euler (one, of first
-    order) or multistep (one, of second order)."""
+    order), multistep (one, of second order) or multistep3 (one, of third order)."""
     steps: int = 18
     """The number of steps."""
     sigma_min: float = 0.002
@@ -77,10 +77,10 @@ class Sampling:
     def __post_init__(self) -> None:
         checks.not_negative(churn=self.churn)
         checks.at_least(0, corrector=self.corrector)
-        if self.sampler == "multistep" and (self.churn or self.corrector):
+        if self.sampler.startswith("multistep") and (self.churn or self.corrector):
             what = "churn" if self.churn else "corrector"
             raise ValueError(
-                f"expected {what} 0 with multistep, which goes by the step before, got"
+                f"expected {what} 0 with {self.sampler}, which goes by the step before, got"
                 f" {getattr(self, what)}; heun has both"
             )
         self.flow(1)

@@ -324,6 +324,9 @@ class Config:
     """The number of samples drawn at each evaluation and kept as a picture, for a network of
     images at every noise level; none if zero."""
     milestones: Milestones = Milestones()
+    snapshots: int = 0
+    """The number of steps between copies of the power-function averages that are kept beside the
+    checkpoints, for widths chosen after training; none if zero."""
 
     def __post_init__(self) -> None:
         checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
@@ -345,6 +348,12 @@ class Config:
                     "expected previews only of a U-Net, an energy of every noise level, got"
                     f" {self.preview} of {self.network}"
                 )
+        checks.at_least(0, snapshots=self.snapshots)
+        if self.snapshots and not self.optimization.widths:
+            raise ValueError(
+                "expected snapshots only of power-function averages, got"
+                f" {self.snapshots} without widths"
+            )
         if self.milestones.any:
             seen = self.optimization.steps * self.optimization.batch
             if not isinstance(self.network, UNet):

@@ -38,6 +38,7 @@ from torch import Tensor
 from typing import Any, NamedTuple
 
 from . import checkpoints
+from .averages import snapshots_of
 from .checkpoints import BROKEN, Checkpoint, newest, seal
 from .owner import Owner
 from .. import checks
@@ -46,10 +47,14 @@ from ..files import beside, first_line, read_regular, write_bytes, write_text
 VERSION = 1
 SMALLEST = 2**10  # bytes of a shard
 LARGEST = 2**30
+LONGEST = 2**34  # bytes of a file of a run
 TOTAL = 2**40  # bytes of a pack
 HEADER = 2**26  # bytes of pack.json
 FILES = ("config.toml", "data.json", "metrics.jsonl", "starts.jsonl", "quality.jsonl")
-INNER = re.compile(r"checkpoint/step-\d{8,}(\.\d+)?/(checkpoint\.json|part-\d{4,}\.safetensors)")
+INNER = re.compile(
+    r"checkpoint/step-\d{8,}(\.\d+)?/(checkpoint\.json|part-\d{4,}\.safetensors)"
+    r"|averages/step-\d{8,}\.safetensors"
+)
 SHARD = re.compile(r"shard-\d{4,}\.bin")
 
 
@@ -102,14 +107,22 @@ def every(
         for name, fields in (checkpoint.adam or {}).items()
     }
     return checkpoint._replace(
-        average=average(checkpoint.average), adam=None if checkpoint.adam is None else adam
+        average=average(checkpoint.average),
+        powers=tuple(map(average, checkpoint.powers)),
+        adam=None if checkpoint.adam is None else adam,
     )
 
 
 # --- packing ---
 
 
-def pack(folder: Path, out: Path, shard: int = 2**24, half: bool = False) -> Packed:
+def pack(
+    folder: Path,
+    out: Path,
+    shard: int = 2**24,
+    half: bool = False,
+    snapshots: bool = False,
+) -> Packed:
     r"""Packs the state of a run into a new folder, whole or not at all.
 
     Arguments:
@@ -117,6 +130,7 @@ def pack(folder: Path, out: Path, shard: int = 2**24, half: bool = False) -> Pac
         out: The folder of the pack, which does not exist yet.
         shard: The bytes of a shard, at most.
         half: Whether moments and averages are rounded to bfloat16.
+        snapshots: Whether the copies of power-function averages come along.
     """
     checks.between(SMALLEST, LARGEST, shard=shard)
     if out.exists():
@@ -133,6 +147,8 @@ def pack(folder: Path, out: Path, shard: int = 2**24, half: bool = False) -> Pac
         inner = root / "checkpoint" / str(checkpoint.name)
         paths = [(name, folder / name) for name in FILES if (folder / name).exists()]
         paths += [(f"checkpoint/{inner.name}/{p.name}", p) for p in sorted(inner.iterdir())]
+        if snapshots:
+            paths += [(f"averages/{p.name}", p) for p in snapshots_of(folder).values()]
         out.parent.mkdir(parents=True, exist_ok=True)
         with beside(out, folder=True) as partial:
             shards, files = write_shards(partial, paths, shard)
@@ -159,7 +175,7 @@ def write_shards(
 
     def pieces() -> Iterator[bytes]:
         for name, path in paths:
-            data = read_regular(path, checkpoints.HEADER + checkpoints.LIMIT)
+            data = read_regular(path, LONGEST)
             files.append({"file": name} | mark(data))
             yield data
 

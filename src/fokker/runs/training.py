@@ -283,6 +283,9 @@ def train(
         progress(run.done, {})
         asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
 
+        if config.snapshots and run.done % config.snapshots == 0:
+            ranks.once(run.snapshot)
+
         # look at it, every few steps and before it is saved
         due = run.done % config.evaluate == 0 or run.done in ends
         stopping = ranks.size == 1 and asked and run.done < optimization.steps

@@ -21,6 +21,7 @@ __all__ = [
     "Inverted",
     "Ladder",
     "Multistep",
+    "Multistep3",
     "Normalized",
     "Normalizer",
     "Particles",
@@ -57,7 +58,7 @@ from .diagnostics import Acceptance, ess, rhat, standard_error
 from .draw import draw, draw_particles
 from .exact import Normalized, as_mixture
 from .field import Field
-from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
+from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, Multistep3, karras
 from .guidance import Guided
 from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
@@ -74,4 +75,9 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "annealed": Annealed,
     "tempered": Tempered,
 }
-FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun, "multistep": Multistep}
+FLOWS: dict[str, type[Flow]] = {
+    "euler": Euler,
+    "heun": Heun,
+    "multistep": Multistep,
+    "multistep3": Multistep3,
+}

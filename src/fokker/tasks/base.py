@@ -68,11 +68,12 @@ class Run:
     events: tuple[Line, ...] = ()  # divergences, and what was done about them
     starts: tuple[Line, ...] = ()  # of training, see `fokker.runs.history`
     seconds: float = 0.0  # of training
+    average: str = ""  # how the weights were averaged, in words, if not as usual
 
     @property
     def weights(self) -> str:
         r"""Which weights these are, in words."""
-        return f"the weights of step {self.chosen}{self.task.choice(self.step)}"
+        return f"the weights of step {self.chosen}{self.task.choice(self.step)}{self.average}"
 
     @property
     def history(self) -> History:
