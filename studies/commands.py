@@ -9,6 +9,7 @@ __all__ = [
     "ReproduceAblation",
     "ReproduceCD",
     "ReproduceEstimators",
+    "ReproduceFlows",
     "ReproduceMixtures",
     "ReproduceNetworks",
     "ReproduceNormalizer",
@@ -723,6 +724,56 @@ class Bench:
         console.print(table)
 
 
+@dataclass(frozen=True)
+class ReproduceFlows:
+    """Measure samplers with few evaluations against the exact flow, and choose their levels."""
+
+    runs: tuple[str, ...] = ("celeba32", "cifar10")
+    """The runs, or energies that come with the package."""
+    images: int = 16
+    """The number of images."""
+    fine: int = 100
+    """The steps of Heun's method that stand for the exact flow."""
+    evaluations: tuple[int, ...] = (8, 12, 16)
+    """The numbers of evaluations whose levels are chosen; the methods alone if none are given."""
+    samplers: tuple[str, ...] = ("heun", "multistep", "multistep3")
+    """The methods whose levels are chosen."""
+    rhos: tuple[float, ...] = (3.0, 5.0, 7.0, 9.0)
+    """The exponents of the ladder."""
+    lowest: tuple[float, ...] = (0.002, 0.01, 0.03)
+    """The last levels of the ladder."""
+    only_schedules: bool = False
+    """Leave out the usual ladders, for which there are rows already."""
+    device: str = "cpu"
+    """The device."""
+    out: Path | None = None
+    """Also put the figures into this JSON file, such as results/flows.json."""
+
+    def run(self) -> None:
+        from fokker.samplers import FLOWS
+
+        from . import flows
+
+        checks.positive_integer(images=self.images)
+        checks.at_least(2, fine=self.fine, evaluations=min(self.evaluations, default=2))
+        for name in self.samplers:
+            if name not in FLOWS:
+                raise checks.unknown(name, list(FLOWS), "a method", "--samplers")
+        usual = [] if self.only_schedules else [flows.Schedule(*t) for t in flows.TRIALS]
+        more = flows.schedules(self.evaluations, self.samplers, self.rhos, self.lowest)
+        trials, console = list(dict.fromkeys([*usual, *more])), Console()
+        say = lambda text: console.print(text, markup=False, soft_wrap=True)
+        rows = flows.run(self.runs, trials, self.images, self.fine, self.device, say)
+        for name in dict.fromkeys(row["run"] for row in rows):
+            own = [row for row in rows if row["run"] == name]
+            for n, best in flows.choose(own, self.evaluations).items():
+                text = f"--sampler {best['sampler']} --steps {best['steps']} --rho {best['rho']:g}"
+                say(f"{name}, {n} evaluations: {text} --sigma-min {best['sigma_min']:g}, error"
+                    f" {best['error']:.4f}")  # fmt: skip
+        if self.out is not None:
+            flows.add(self.out, rows, self.device)
+
+
 COMMANDS: dict[str, type | dict[str, type]] = {
     "reproduce": {
         "toy": ReproduceToy,
@@ -735,6 +786,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,
         "networks": ReproduceNetworks,
+        "flows": ReproduceFlows,
         "variance": ReproduceVariance,
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,

@@ -69,7 +69,9 @@ def test_mixed_averages_of_a_random_walk_and_a_quadratic(wanted):
     kept = [Kept(w, t) for w in (0.05, 0.1) for t in range(25, STEPS + 1, 25)]
     found = mix(kept, Kept(wanted, STEPS))
     assert found.error < 0.05 and sum(found.coefficients) == pytest.approx(1)
-    mixture = sum(x * profile(k.width, k.step) for x, k in zip(found.coefficients, kept, strict=True))
+    mixture = sum(
+        x * profile(k.width, k.step) for x, k in zip(found.coefficients, kept, strict=True)
+    )
     exact = profile(wanted, STEPS)
     # the error that is said is that of the profile
     assert np.linalg.norm(mixture - exact) / np.linalg.norm(exact) == pytest.approx(
@@ -118,7 +120,7 @@ def test_a_run_keeps_them_through_stops_and_packs(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "State", Spy)
         alone = fit(CONFIG, tmp_path / "alone", watch=look)
-    names = [name for name, _ in newest(alone.path).model.items()]
+    names = list(newest(alone.path).model)
     for i, w in enumerate(CONFIG.optimization.widths):
         p = torch.from_numpy(profile(w, 30, 30))
         kept = newest(alone.path).powers[i]
@@ -150,14 +152,16 @@ def test_a_run_keeps_them_through_stops_and_packs(tmp_path):
 
 def test_widths_that_cannot_be_had_are_refused(tmp_path, capsys):
     torch.set_default_dtype(torch.float32)
-    short = replace(CONFIG, optimization=replace(CONFIG.optimization, steps=3), evaluate=3, snapshots=0)
+    short = replace(
+        CONFIG, optimization=replace(CONFIG.optimization, steps=3), evaluate=3, snapshots=0
+    )
     run = fit(short, tmp_path / "run").path
     with pytest.raises(ValueError, match=r"expected a width near those that were kept, 0.05, 0.1"):
         load(run, width=0.25)
     plain = replace(short, optimization=replace(short.optimization, widths=()))
     with pytest.raises(ValueError, match="expected a run with power-function averages"):
         load(fit(plain, tmp_path / "plain").path, width=0.1)
-    with pytest.raises(ValueError, match="expected widths from 0.001 to 0.28"):
+    with pytest.raises(ValueError, match=r"expected widths from 0\.001 to 0\.28"):
         Optimization(widths=(0.5,))
     with pytest.raises(ValueError, match="expected snapshots only of power-function averages"):
         replace(plain, snapshots=5)

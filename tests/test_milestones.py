@@ -35,7 +35,7 @@ def pool(x):
     return torch.nn.functional.adaptive_avg_pool2d(x.mean(1, keepdim=True), 2).flatten(1)
 
 
-EXTRACTOR = Extractor(pool, "0123456789")
+EXTRACTOR = Extractor(pool, "abcdefghij")
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_samples_are_judged_on_the_way_whatever_stops_the_run(tmp_path, monkeypa
     assert [(r["step"], r["images_seen"], r["fid_n"]) for r in rows] == [
         (2, 8, 3), (4, 16, 3), (5, 20, 5), (6, 24, 3)
     ]  # fmt: skip
-    assert all(r["fid"] > 0 and r["nfe"] == 5 and r["weights"] == "01234567" for r in rows)
+    assert all(r["fid"] > 0 and r["nfe"] == 5 and r["weights"] == "abcdefgh" for r in rows)
     assert all(r["gpu_minutes"] is None and r["seconds"] > 0 for r in rows)
     assert sum("FID" in line for line in said) == 4
     # a call without time for the samples leaves them to the next, which takes no step before

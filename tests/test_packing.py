@@ -120,7 +120,9 @@ def test_half_precision_keeps_the_weights_and_little_else_changes(tmp_path):
             assert field == "step" or not torch.equal(other, t)
     # packed once more it is the same: nothing is lost a second time
     again = whole(light(found))
-    assert all(torch.equal(again.adam[n][f], t) for n, v in found.adam.items() for f, t in v.items())
+    assert all(
+        torch.equal(again.adam[n][f], t) for n, v in found.adam.items() for f, t in v.items()
+    )
 
 
 def test_what_half_precision_changes_is_far_below_what_training_changes(tmp_path):

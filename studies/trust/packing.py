@@ -28,9 +28,7 @@ def config_of(data: str, steps: int, seed: int = 0) -> Config:
     base = generation_config("fokker", "dcd-limit", ImageData(data, size=16), seed=seed)
     optimization = replace(base.optimization, steps=steps, batch=32, warmup=steps // 10)
     network = UNet(24, 1, multipliers=(1, 2))
-    return replace(
-        base, network=network, optimization=optimization, preview=0, evaluate=steps
-    )
+    return replace(base, network=network, optimization=optimization, preview=0, evaluate=steps)
 
 
 def begin(config: Config, folder: Path, step: int) -> Path:

@@ -32,6 +32,8 @@ class Export:
 
     def run(self) -> None:
         text = "" if self.note is None else read_regular(self.note, NOTE).decode()
-        folder = shipped.export(load(self.run_folder, width=self.width), self.name, self.to or shipped.ROOT, text)
+        folder = shipped.export(
+            load(self.run_folder, width=self.width), self.name, self.to or shipped.ROOT, text
+        )
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"{folder}: {size / 2**20:.2f} MiB")

@@ -44,7 +44,8 @@ class Pack:
         n = len(packed.shards)
         print(
             f"{self.out}: step {packed.step}, {n} shard{'s'[: n != 1]},"
-            f" {packed.bytes / 2**20:.1f} MiB\n{sentence}\ngo on: fokker unpack {self.out} --out RUN"
+            f" {packed.bytes / 2**20:.1f} MiB\n{sentence}\n"
+            f"to go on: fokker unpack {self.out} --out RUN"
         )
 
 

@@ -76,7 +76,9 @@ def average_of(
         )
     coefficients = iter(mixed.coefficients)
     # in float64: coefficients may be large
-    total = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in checkpoint.model.items()}
+    total = {
+        name: torch.zeros_like(t, dtype=torch.float64) for name, t in checkpoint.model.items()
+    }
     for path in (*places.values(), None):
         for weights in powers_of(path, folder, checkpoint, len(widths)):
             c = next(coefficients)

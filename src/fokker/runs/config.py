@@ -363,8 +363,7 @@ class Config:
                 )
             if late := [n for n in self.milestones.at if n > seen]:
                 raise ValueError(
-                    f"expected FIDs within the {seen:,} images of training, got one at"
-                    f" {late[0]:,}"
+                    f"expected FIDs within the {seen:,} images of training, got one at {late[0]:,}"
                 )
         if self.patience is not None:
             checks.positive_integer(patience=self.patience)

@@ -3,7 +3,7 @@ r"""Packs: the state of a run in shards of a given size, to be carried to anothe
 A pack is a folder,
 
 ==================  ============================================================================
-`shard-0000.bin`    the files of the run one after another, cut into shards of at most so many bytes
+`shard-0000.bin`    the files of the run one after another, cut at a given number of bytes
 `pack.json`         version; the length and SHA-256 of every shard and of every file; its own
                     SHA-256
 ==================  ============================================================================
@@ -30,7 +30,6 @@ import hashlib
 import json
 import re
 import tempfile
-import torch
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

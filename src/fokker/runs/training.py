@@ -298,7 +298,11 @@ def train(
             continue
         fall, flagged = run.watch.read()
         stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
-        if fall is None and (due or stopping or stale) and not finite(list(run.energy.parameters())):
+        if (
+            fall is None
+            and (due or stopping or stale)
+            and not finite(list(run.energy.parameters()))
+        ):
             # between evaluations the next loss will tell, as it would have without the request
             stopping = stale = mark = False
             if due:
@@ -336,9 +340,7 @@ def train(
         say(text)
 
 
-def judge_due(
-    run: State, left: Callable[[], float | None], say: Callable[[str], None]
-) -> None:
+def judge_due(run: State, left: Callable[[], float | None], say: Callable[[str], None]) -> None:
     r"""Judges the samples that are due after the last step, and says how good they are; raises
     `Interrupted` if there is no time."""
     try:

@@ -335,7 +335,11 @@ class Flow(abc.ABC):
             slope = field.slope(x, sigma) if slope is None else slope
             here = Seen(x, slope, sigma)
             past = before and before._replace(past=None)  # no further back
-            x, slope, before = self.step(field, here, after, before), None, here._replace(past=past)
+            x, slope, before = (
+                self.step(field, here, after, before),
+                None,
+                here._replace(past=past),
+            )
             if own is None or after == 0:
                 continue
             size = own.step_sizes[i] if own.step_sizes else size

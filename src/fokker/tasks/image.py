@@ -344,7 +344,9 @@ class ImageTask(Task):
             size = min(CHUNK, total - begin)
             options = {"batch": min(CHUNK, BATCH), "first": begin, "device": device}
             try:
-                images = generate(self.drawn[1], size, self.shape, sampling, **options, ranks=ranks)
+                images = generate(
+                    self.drawn[1], size, self.shape, sampling, **options, ranks=ranks
+                )
             except DivergedEnergy as error:
                 return [{**head, "fid_n": n, "unknown": first_line(error)} for n in counts]
             parts.append(described(images.images, extractor, BATCH, ranks).features)
