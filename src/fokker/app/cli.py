@@ -63,7 +63,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "merge": "Join files of results that hold parts of one study.",
 }
 
-SHORT = {"-n": "--n", "-o": "--out"}
+SHORT = {"-n": "--n", "-o": "--out", "--class": "--classes"}
 OPTIONAL = tyro.constructors.ConstructorRegistry()
 
 

@@ -126,6 +126,12 @@ class ImageData(Data):
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    drop: float = 0.1
+    """The share of training images whose class is not told to a network of classes, so that it
+    learns the energy without a class as well."""
+
+    def __post_init__(self) -> None:
+        checks.between(0, 1, drop=self.drop)
 
     @property
     def title(self) -> str:
@@ -222,6 +228,9 @@ class UNet:
     heads: int | None = None
     """The number of heads of every attention; heads of 64 channels, or the largest power of two
     below that divides the channels, if not given."""
+    classes: int = 0
+    """The number of classes that an energy is told, those of the labels of the images; none if
+    zero."""
 
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
@@ -240,6 +249,9 @@ class UNet:
             )
         if self.heads is not None:
             checks.positive_integer(heads=self.heads)
+        checks.at_least(0, classes=self.classes)
+        if self.classes and self.form == "denoiser":
+            raise ValueError(f"expected classes only of an energy, got {self.classes}")
 
     @property
     def multiple(self) -> int:
@@ -264,6 +276,7 @@ class UNet:
             "head": math.gcd(64, self.multipliers[-1] * self.width, *attended),
             "heads": self.heads,
             "fold": self.fold,
+            "classes": self.classes,
             "sigma_data": self.sigma_data,
             "dtype": self.precision,
         }

@@ -205,11 +205,11 @@ class State:
         )
 
     def advance(
-        self, x: Tensor, generator: torch.Generator, flag: bool
+        self, x: Tensor, generator: torch.Generator, flag: bool, label: Tensor | None = None
     ) -> tuple[Gradients, float]:
         r"""Takes a step; returns what it found, and its rate."""
         own, k = self.config.optimization, self.done
-        out, flags = self.ranks.mean(self.step(x, self.inner, generator), [float(flag)])
+        out, flags = self.ranks.mean(self.step(x, self.inner, generator, label), [float(flag)])
         out.assign(self.energy)
         norm = get_total_norm(list(out.gradients.values()))
         if own.clip is not None:
@@ -234,9 +234,8 @@ class State:
     def rehearse(self) -> None:
         r"""Takes the next step and forgets it, so that it is traced and compiled."""
         generator = step_generator(self.config, self.done, self.trial, self.ranks.device)
-        self.step(
-            self.task.batch(self.config.optimization.batch, generator), self.inner, generator
-        )
+        x, label = self.task.labelled(self.config.optimization.batch, generator)
+        self.step(x, self.inner, generator, label)
         if self.ranks.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

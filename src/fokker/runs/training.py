@@ -278,8 +278,8 @@ def train(
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
         asked = asked or late or bool(stops) or orphaned()
         generator = step_generator(config, run.done, run.trial, ranks.device)
-        x = run.task.batch(optimization.batch, generator)
-        result, rate = run.advance(x, generator, asked)
+        x, label = run.task.labelled(optimization.batch, generator)
+        result, rate = run.advance(x, generator, asked, label)
         progress(run.done, {})
         asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
 

@@ -24,6 +24,7 @@ __all__ = [
     "Multistep3",
     "Normalized",
     "Normalizer",
+    "OfClasses",
     "Particles",
     "Population",
     "Run",
@@ -35,6 +36,8 @@ __all__ = [
     "Verdict",
     "as_mixture",
     "bracket",
+    "calibrate",
+    "class_energies",
     "confining",
     "draw",
     "draw_particles",
@@ -44,6 +47,7 @@ __all__ = [
     "invert_anywhere",
     "judge_particles",
     "karras",
+    "log_probs",
     "normalize",
     "rhat",
     "standard_error",
@@ -53,6 +57,7 @@ __all__ = [
 from .annealed import Annealed, geometric
 from .base import Info, Run, Sampler, State
 from .bases import confining, widened
+from .classes import OfClasses, calibrate, class_energies, log_probs
 from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
 from .draw import draw, draw_particles

@@ -260,6 +260,11 @@ class Task(abc.ABC):
         r"""Returns n training points, :math:`(n, *)` in float32, on the device of the
         generator."""
 
+    def labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        r"""Returns n training points as `batch` does, and the classes that the network is told;
+        `None` of one without classes."""
+        return self.batch(n, generator), None
+
     @abc.abstractmethod
     def judge(self, energy: Any, device: torch.device, ranks: Ranks = ALONE) -> Line:
         r"""Returns the figures that judge an energy, the same on all ranks; `None` where one is

@@ -31,7 +31,7 @@ from .options import Denoising, Drawing, Evaluation
 from .. import checks, objectives
 from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
-from ..data.images import Images, read_images
+from ..data.images import Images, read_images, read_labels
 from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import first_line, inner_folder, save_npy
@@ -49,10 +49,19 @@ from ..networks import UNetDenoiser, UNetEnergy
 from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
 from ..runs.config import Config, ImageData
-from ..samplers import Field, Guided, Heun
+from ..samplers import (
+    Field,
+    Guided,
+    Heun,
+    OfClasses,
+    calibrate,
+    class_energies,
+    log_probs,
+)
 
 SHOWN = 10  # images in the report
 PREVIEWS = 4  # grids of samples in the report
+CLASSIFIED = (0.1, 0.2, 0.4)  # noise levels at which a classifier is judged
 CHUNK, BATCH = 1000, 250  # samples between two looks at the clock, and at once
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
 
@@ -120,6 +129,8 @@ class ImageTask(Task):
         assert isinstance(config.data, ImageData)
         self.data, self.level = config.data, level_of(config.objective)
         self.extractor: Extractor | None = None  # of the FIDs at milestones
+        self.classes: int = getattr(config.network, "classes", 0)
+        self.told: dict[str, Tensor] = {}  # the classes of each split
         self.drawn: tuple[Any, Field] | None = None  # an energy, and the field to draw by
 
     # --- without data ---
@@ -137,6 +148,10 @@ class ImageTask(Task):
         check_trained(run)
         with join(drawing.device) as ranks:
             energy = guided(run, guide, ranks.device, drawing.sampling.corrector > 0)
+            if drawing.classes:
+                self.check_classes(run, drawing.classes, guide)
+                energy = OfClasses(energy, drawing.classes, drawing.class_weight)
+                energy = energy.to(ranks.device)
             batches = -(-len(ranks.among(n)) // drawing.batch)
             console = Console(stderr=True)
             hidden = not (ranks.first and console.is_terminal)
@@ -168,6 +183,17 @@ class ImageTask(Task):
             f"{n} images: {out}, {drawn.evaluations} evaluations per image{also},"
             f" {drawn.seconds:.1f} s{rate}, by {run.weights}"
         )
+
+    def check_classes(
+        self, run: Run, labels: Sequence[int], guide: tuple[Run, float] | None = None
+    ) -> None:
+        r"""Raises unless a run is an energy of these classes."""
+        if not self.classes:
+            raise ValueError(f"expected an energy of classes, got {run.path}, which knows none")
+        if guide is not None:
+            raise ValueError("expected --guide or classes, got both")
+        for label in labels:
+            checks.between(0, self.classes - 1, **{"class": label})
 
     def check_guide(self, run: Run, guide: Run) -> None:
         check_trained(guide)
@@ -248,6 +274,8 @@ class ImageTask(Task):
                 f"expected test images like those to train on, {describe(self.shape)}, got"
                 f" {describe(other)} in {self.data.source}"
             )
+        if self.classes:
+            self.labels("train")
         return self
 
     def fingerprint(self) -> str:
@@ -266,6 +294,29 @@ class ImageTask(Task):
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
         return self.images["train"].batch(n, generator, self.data.flip)
+
+    def labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        if not self.classes:
+            return self.batch(n, generator), None
+        device = generator.device
+        if self.images["train"].pixels.device != device:
+            self.images["train"] = self.images["train"].to(device)
+        x, rows = self.images["train"].pick(n, generator, self.data.flip)
+        label = self.labels("train").to(device)[rows]
+        dropped = torch.rand(n, generator=generator, device=device) < self.data.drop
+        return x, torch.where(dropped, self.classes, label)
+
+    def labels(self, split: str) -> Tensor:
+        r"""Returns the classes of a split, (N)."""
+        if split not in self.told:
+            found = read_labels(self.data.source, split, self.data.data_dir)
+            if len(found) != len(self.images[split]) or int(found.max()) >= self.classes:
+                raise ValueError(
+                    f"expected classes 0 to {self.classes - 1} of {len(self.images[split])} images"
+                    f" in {self.data.source}, got {len(found)}, up to {int(found.max())}"
+                )
+            self.told[split] = found
+        return self.told[split]
 
     def pixels(self, split: str) -> Tensor:
         r"""Returns the images of a split, bytes (N, C, H, W)."""
@@ -334,15 +385,19 @@ class ImageTask(Task):
     ) -> list[Line]:
         ranks.each(lambda: self.prepare_quality(device))
         extractor, total, sampling = self.extractor, max(counts), Sampling()
+        chunk = max(self.classes, BATCH - BATCH % max(1, self.classes))
         assert extractor is not None
         if self.drawn is None or self.drawn[0] is not energy:  # captured once for all milestones
             fast = energy if device.type == "cpu" else energy.cast(self.config.precision)
+            fast = self.of_each(fast, chunk, device) if self.classes else fast
             self.drawn = (energy, field_of(fast, device))
         parts, seconds, clock = [], 0.0, time.perf_counter()
         head = {"sampler": sampling.sampler, "steps": sampling.steps, "nfe": None, "fid": None}
-        for begin in range(0, total, CHUNK):
-            size = min(CHUNK, total - begin)
-            options = {"batch": min(CHUNK, BATCH), "first": begin, "device": device}
+        head["conditional"] = self.classes > 0
+        whole = max(chunk, CHUNK - CHUNK % chunk)
+        for begin in range(0, total, whole):
+            size = min(whole, total - begin)
+            options = {"batch": chunk, "first": begin, "device": device}
             try:
                 images = generate(
                     self.drawn[1], size, self.shape, sampling, **options, ranks=ranks
@@ -426,6 +481,39 @@ class ImageTask(Task):
         )
         return {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}, [words]
 
+    def of_each(
+        self, energy: Any, batch: int, device: torch.device, weight: float = 1.0
+    ) -> OfClasses:
+        r"""Returns the energy of the classes in turn, for batches of a multiple of their
+        number."""
+        return OfClasses(energy, [torch.arange(batch) % self.classes], weight).to(device)
+
+    def evaluate_accuracy(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns how often the classifier of the energies is right on test images with a little
+        noise; its bias is found on as many training images."""
+        self.check_classes(run, ())
+        assert evaluation.accuracy is not None
+        energy, device = run.energy_on(ranks.device, exact=True), ranks.device
+        line: Line = {"accuracy_n": min(evaluation.accuracy, len(self.pixels("test")))}
+
+        def found(split: str, sigma: float) -> tuple[Tensor, Tensor]:
+            x = to_float(self.pixels(split)[: evaluation.accuracy].to(device))
+            x, label = noisy(x, sigma, evaluation.seed), self.labels(split)[: len(x)]
+            energies = class_energies(energy, x, sigma, self.classes, evaluation.batch)
+            return energies.cpu(), label
+
+        told = []
+        for sigma in CLASSIFIED:
+            bias = calibrate(*found("train", sigma))
+            energies, label = found("test", sigma)
+            right = (log_probs(energies, bias).argmax(1) == label).double().mean()
+            line[f"accuracy_{sigma}"] = float(right)
+            told.append(f"{100 * float(right):.1f} % at {sigma}")
+        words = f"accuracy of the classifier on {line['accuracy_n']:,} test images:"
+        return line, [f"{words} {', '.join(told)}"]
+
     def evaluate_fid(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
@@ -435,8 +523,13 @@ class ImageTask(Task):
         extractor = ranks.each(
             lambda: load_inception(evaluation.inception, evaluation.convention, device)
         )
+        energy = guided(run, guide, device, sampling.corrector > 0)
+        if evaluation.each_class:
+            self.check_classes(run, (), guide)
+            batch = max(self.classes, batch - batch % self.classes)
+            energy = self.of_each(energy, batch, device, evaluation.class_weight)
         drawn = generate(
-            guided(run, guide, device, sampling.corrector > 0),
+            energy,
             evaluation.fid,
             run.shape,
             sampling,
@@ -453,6 +546,9 @@ class ImageTask(Task):
         line: Line = {"fid": fid.value, "fid_n": evaluation.fid, "convention": fid.convention}
         line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
         words, also = [], ""
+        if evaluation.each_class:
+            line |= {"conditional": True, "class_weight": evaluation.class_weight}
+            words = [f"of each class in turn, weight {evaluation.class_weight:g}"]
         if guide is not None:
             name, also = str(guide[0].path), " and as many of the guide"
             line |= {"guide": name, "guidance": guide[1]}

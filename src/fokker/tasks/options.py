@@ -42,6 +42,12 @@ class Drawing:
     force: bool = False
     """Write points that are not to be trusted, and say so, instead of refusing."""
     options: SamplingOptions = SamplingOptions()
+    classes: tuple[int, ...] = ()
+    """For an energy of classes, also written --class: the class to draw, or several at once, whose
+    densities are multiplied."""
+    class_weight: float = 1.0
+    """How strongly the classes are followed: 1 draws the class itself, more what is surest to be
+    of it (classifier-free guidance)."""
     batch: int = 64
     """The number of images per batch."""
     device: str = "cpu"
@@ -82,6 +88,13 @@ class Evaluation:
     residual: int | None = None
     """For images: how much the energies of neighboring levels disagree: the Fokker-Planck
     residual of this many noisy test images."""
+    accuracy: int | None = None
+    """For an energy of classes of images: the accuracy of its classifier on this many test
+    images."""
+    each_class: bool = False
+    """Draw the samples of --fid class by class, image i of class i modulo their number."""
+    class_weight: float = 1.0
+    """How strongly the classes are followed with --each-class."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
@@ -102,12 +115,16 @@ class Evaluation:
     def asked(self) -> dict[str, int]:
         r"""The figures that are asked for, with the number of images of each."""
         given = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
+        given["accuracy"] = self.accuracy
         return {name: count for name, count in given.items() if count is not None}
 
     def check(self) -> None:
         r"""Raises if an option has a wrong value, or none of the figures that are asked for uses
         it."""
         checks.at_least(2, **self.asked)
+        checks.positive(class_weight=self.class_weight)
+        if self.each_class and self.fid is None:
+            raise ValueError("expected --fid with --each-class, got no samples to draw")
         checks.seed(self.seed)
         used = () if self.bpd is None else ("--sigma-min", "--sigma-max")  # by the likelihood
         if self.fid is None and (given := [o for o in self.sampling.changed if o not in used]):
