@@ -523,7 +523,8 @@ class ReproduceNetworks:
     TORCHINDUCTOR_CACHE_DIR names."""
 
     names: tuple[str, ...] = ()
-    """The candidates, in order; all if not given."""
+    """The candidates, in order, such as fold-128, or variants of them, such as
+    fold-128+batch=512+muon=0.02 (`studies/networks.py`); all candidates if not given."""
     data: str = "celeba32"
     """The set: celeba32, cifar10, another name, or a folder."""
     data_dir: str | None = None
@@ -547,6 +548,9 @@ class ReproduceNetworks:
     """The number of trials that are compiled side by side; they take turns on the device."""
     stop_after_minutes: float | None = None
     """Start no trial that cannot end within so many minutes of this call."""
+    split: bool = False
+    """Begin a trial that cannot end in time all the same: it is saved, and the same command goes
+    on with it."""
     prepare: bool = False
     """Only compile and time the steps, in as many processes as there are candidates."""
     quick: bool = False
@@ -566,8 +570,9 @@ class ReproduceNetworks:
         known = list(networks.CANDIDATES)
         names = self.names or tuple(known)
         for name in names:
-            if name not in known:
+            if name.split("+")[0] not in known:
                 raise checks.unknown(name, known, "a network", "--names")
+            networks.Trial(name).config(1)  # a variant of known settings
         checks.positive(minutes_each=self.minutes_each)
         checks.positive_integer(batch=self.batch, jobs=self.jobs, chunk=self.chunk)
         if self.fid != 0:
@@ -581,7 +586,8 @@ class ReproduceNetworks:
             target = out / "networks.json" if self.quick else Path("results/networks.json")
         settings = networks.Settings(self.fid, self.inception, min(self.chunk, self.fid or 1))
         if self.stop_after_minutes is not None:
-            settings = replace(settings, deadline=time.time() + 60 * self.stop_after_minutes)
+            deadline = time.time() + 60 * self.stop_after_minutes
+            settings = replace(settings, deadline=deadline, split=self.split)
         if self.quick:
             sampling = replace(settings.sampling, steps=3)
             settings = replace(settings, sampling=sampling, tested=8, batch=8)

@@ -36,6 +36,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "generation": ("data", *DRAW),
     "likelihood_tables": ("data", "method", "seed"),
     "mixtures": ("d", "method", "seed", "steps"),
+    "networks": ("name", "data", "seed", "minutes", "batch"),
     "normalizer": ("target", "dimension", "base", "seed", "method"),
     "optima": ("data", "scale"),
     "optimizers": ("optimizer", "rate", "data", "seed"),
@@ -48,7 +49,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "toy": ("data", "preset", "method", "library", "seed", "steps"),
     "variance": ("net", "dimension", "form", "precision", "batch", *DRAWN),
 }
-NETWORK_SIZES = {name: UNet(width, blocks) for name, (width, blocks) in SIZES.items()}
 MADE = ("commit", "time", "hardware", "torch")
 
 
@@ -67,7 +67,7 @@ def content_of(path: Path) -> results.Row:
         for method, objective in methods.items()
     }
     preset, method = named.get(config.objective, (None, None))
-    sizes = [name for name, size in NETWORK_SIZES.items() if alike(network, size)]
+    sizes = [name for name, size in SIZES.items() if alike(network, size)]
     starts = run.starts[-1] if run.starts else {}
     head = {
         "data": run.task.title,

@@ -63,8 +63,10 @@ COMMON = (
     Source(Guard, ("guard",), {"policy": "on_divergence"}, "guard_"),
 )
 TABLES = {"mixture": mixture_config, "network": table_config}
+TOLD = {"form": "network_form", "augmented": ""}  # the last is set with the augmentation
 MARKS = {"every": "fid_every", "few": "fid_few", "at": "fid_at", "many": "fid_many"}
 IMAGES = {"source": "", "size": "side", "flip": ""}  # options by the fields of ImageData
+PLAIN = {**IMAGES, "augment": "", "drop": ""}  # without what only an energy of levels is told
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Train:
             base: The configuration of the preset, changed here by the options that were given.
             name: The name of the run folder under runs/ if none is given.
         """
-        config, out = apply(self, self.budget(base)), self.out or Path("runs") / name
+        config, out = apply(self, self.moved(self.budget(base))), self.out or Path("runs") / name
         if self.dry_run:
             print(dumps(config), end="")
             sys.exit(0)
@@ -162,6 +164,15 @@ class Train:
             base, optimization=replace(base.optimization, steps=steps, batch=batch, warmup=warmup)
         )
 
+    def moved(self, base: Config) -> Config:
+        r"""Returns a configuration with the augmentation that was asked for, of which the network
+        is told."""
+        p = getattr(self, "augment", None)
+        if not p:
+            return base
+        data, network = replace(base.data, augment=p), replace(base.network, augmented=True)  # pyright: ignore
+        return replace(base, data=data, network=network)
+
     def report(self, run: Run, hint: str = "") -> None:
         r"""Prints the judgement of a run, writes its report and prints what to do next."""
         print(f"{run.task.describe(run.judged)}\nby {run.weights}")
@@ -217,8 +228,8 @@ class TrainTable(Train):
 
 @with_settings(
     *COMMON,
-    Source(ImageData, ("data",), IMAGES),
-    Source(UNet, ("network",)),
+    Source(ImageData, ("data",), PLAIN),
+    Source(UNet, ("network",), {"augmented": "", "classes": ""}),
     Source(ResNet, ("network",)),
 )
 @dataclass(frozen=True)
@@ -249,7 +260,7 @@ class TrainDenoising(Train):
     Source(ImageData, ("data",), IMAGES),
     Source(Milestones, ("milestones",), MARKS),
     Source(LevelDCD, ("objective",), {"time": "time_score", "sigma_data": "", "conditional": ""}),
-    Source(UNet, ("network",), {"form": "network_form"}),
+    Source(UNet, ("network",), TOLD),
 )
 @dataclass(frozen=True)
 class TrainGeneration(Train):
@@ -265,8 +276,8 @@ class TrainGeneration(Train):
     objective: str = "dcd-limit"
     """The method: dcd, dcd-grid, dcd-grid-bridge, dcd-limit (paper); dcd, dcd-central, dcd-limit,
     dcd-vp, reference (fokker)."""
-    size: str = "15m"
-    """The size of the network: small, 15m or large."""
+    size: str = "base"
+    """The size of the network: small, base or large."""
     images: int | None = None
     """The number of training images in all, such as 40_000_000, in place of --steps: a budget that
     is fixed before the run starts."""

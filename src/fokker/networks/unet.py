@@ -112,31 +112,30 @@ class Embedding(nn.Module):
     r"""Creates features of the noise level and the class, (B) to (B, features).
 
     Cosines and sines of :math:`\omega \log(\sigma) / 4`, with :math:`\omega` from 1 to 100, go
-    through two linear layers. Between them a row of a table is added, one for each class and one
-    for no class, all zero at the start.
+    through two linear layers. Between them what else is told of an image, (B, told), is added by
+    a table that is zero at the start.
 
     Arguments:
         frequencies: The number of frequencies.
         features: The number of features.
-        classes: The number of classes; without a table if zero.
+        told: The number of numbers that are told; without a table if zero.
     """
 
-    def __init__(self, frequencies: int, features: int, classes: int = 0) -> None:
+    def __init__(self, frequencies: int, features: int, told: int = 0) -> None:
         super().__init__()
-        if classes:
-            self.table = nn.Parameter(torch.zeros(classes + 1, features))
+        if told:
+            self.table = nn.Parameter(torch.zeros(told, features))
         self.frequencies = frequencies
         self.first = Linear(2 * frequencies, features, math.sqrt(2))
         self.second = Linear(features, features, math.sqrt(2))
 
-    def forward(self, sigma: Tensor, label: Tensor | None = None) -> Tensor:
+    def forward(self, sigma: Tensor, told: Tensor | None = None) -> Tensor:
         omega = torch.logspace(0, 2, self.frequencies, dtype=sigma.dtype, device=sigma.device)
         phase = torch.log(sigma)[:, None] / 4 * omega
         h = torch.cat([torch.cos(phase), torch.sin(phase)], dim=1)
         h = F.silu(self.first(h))
-        if label is not None:  # a product: its gradient adds up in one order
-            rows = torch.arange(len(self.table), device=label.device)
-            h = h + (label[:, None] == rows).to(h.dtype) @ self.table.to(h.dtype)
+        if told is not None:
+            h = h + told.to(h.dtype) @ self.table.to(h.dtype)
         return F.silu(self.second(h))
 
 
@@ -240,6 +239,8 @@ class UNetEnergy(Precise, Energy):
         fold: The side n of the blocks of pixels that are folded into channels; 1 for none.
         classes: The number of classes that the energy :math:`E(x, \sigma, c)` is told; none if
             zero.
+        moves: The number of parameters of an augmentation that it is told
+            (`fokker.data.augment`); none if zero.
         form: The form of the scalar g: inner, square, pool or sum.
         sigma_data: The standard deviation :math:`\sigma_d` of the data.
         fused: Whether attention runs as one kernel, which can be differentiated once only: enough
@@ -269,9 +270,10 @@ class UNetEnergy(Precise, Energy):
         fold: int = 1,
         heads: int | None = None,
         classes: int = 0,
+        moves: int = 0,
     ) -> None:
         super().__init__()
-        checks.at_least(0, classes=classes)
+        checks.at_least(0, classes=classes, moves=moves)
         checks.positive_integer(channels=channels, width=width, blocks=blocks, head=head)
         checks.positive_integer(fold=fold)
         if heads is not None:
@@ -292,7 +294,7 @@ class UNetEnergy(Precise, Energy):
             if heads is not None and c % heads:
                 raise ValueError(f"expected heads that divide {c} channels, got {heads} heads")
         self.channels, self.form, self.sigma_data = channels, form, sigma_data
-        self.classes = classes
+        self.classes, self.moves = classes, moves
         self.dtype, self.fold, self.multiple = DTYPES[dtype], fold, fold * 2 ** (levels - 1)
         features, folded = 4 * width, channels * fold**2
 
@@ -301,7 +303,7 @@ class UNetEnergy(Precise, Energy):
             count = head if heads is None else out // heads
             return Stage(block, Attention(out, count, fused) if attend else None)
 
-        self.embedding = Embedding(width // 2, features, classes)
+        self.embedding = Embedding(width // 2, features, classes + (classes > 0) + moves)
         self.stem = Conv2d(folded, width, 3)
         self.encoder, c, skips = nn.ModuleList(), width, [width]
         for level, out in enumerate(widths):
@@ -336,7 +338,8 @@ class UNetEnergy(Precise, Energy):
     def forward(
         self, x: Tensor, sigma: Tensor | float, label: Tensor | int | None = None
     ) -> Tensor:
-        r"""Returns :math:`E(x, \sigma)`, or :math:`E(x, \sigma, c)` of classes () or (B)."""
+        r"""Returns :math:`E(x, \sigma)`, or :math:`E(x, \sigma, c)` of classes () or (B), or of
+        all that is told of each image (`told`)."""
         x, sigma = self.check(x, sigma)
         label = self.told(label, x)
         variance = sigma.square() + self.sigma_data**2
@@ -383,19 +386,34 @@ class UNetEnergy(Precise, Energy):
         return h if self.fold == 1 else unfold_pixels(h, self.fold)
 
     def told(self, label: Tensor | int | None, x: Tensor) -> Tensor | None:
-        r"""Returns the classes as a tensor (1) or (B), the row of no class if none are given;
-        `None` of a network without classes."""
-        if not self.classes:
+        r"""Returns what the network is told of each image, (B or 1, K + 1 + M): which of the K
+        classes it has, or none, and the M parameters of its augmentation, zero if they are not
+        given; `None` of a network that is told nothing.
+
+        Arguments:
+            label: The classes, () or (B); or all of this, (B, K + 1 + M).
+            x: The images.
+        """
+        rows = self.classes + (self.classes > 0)
+        width = rows + self.moves
+        if not width:
             if label is not None:
                 raise ValueError("expected no class for a network that knows none, got some")
             return None
+        if isinstance(label, Tensor) and label.ndim == 2:
+            if label.shape != (len(x), width):
+                raise ValueError(f"expected ({len(x)}, {width}) to be told, got {label.shape}")
+            return label
+        if label is not None and not self.classes:
+            raise ValueError("expected no class for a network that knows none, got some")
         label = self.classes if label is None else label
         label = torch.as_tensor(label, dtype=torch.long, device=x.device)
         if label.shape not in {(), x.shape[:1]}:
             raise ValueError(
                 f"expected classes of shape () or ({len(x)},), got {tuple(label.shape)}"
             )
-        return label.reshape(-1)
+        place = torch.arange(width, device=x.device)
+        return ((label.reshape(-1, 1) == place) & (place < rows)).to(x.dtype)
 
     def check(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
         checks.images(x, self.channels, self.multiple)

@@ -33,6 +33,7 @@ from .milestones import Milestones
 from .. import checks
 from ..compute.schedule import Optimization
 from ..data import Planar, toy
+from ..data.augment import PARAMETERS
 from ..data.sources import absent, name_of
 from ..energies import Denoiser, Energy, Quadratic
 from ..networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
@@ -126,12 +127,15 @@ class ImageData(Data):
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    augment: float = 0.0
+    """The probability of each part of the augmentation of training images
+    (`fokker.data.augment`), 0.12 in EDM; the network is told what was done to an image."""
     drop: float = 0.1
     """The share of training images whose class is not told to a network of classes, so that it
     learns the energy without a class as well."""
 
     def __post_init__(self) -> None:
-        checks.between(0, 1, drop=self.drop)
+        checks.between(0, 1, drop=self.drop, augment=self.augment)
 
     @property
     def title(self) -> str:
@@ -231,6 +235,8 @@ class UNet:
     classes: int = 0
     """The number of classes that an energy is told, those of the labels of the images; none if
     zero."""
+    augmented: bool = False
+    """Whether an energy is told how the images that it is trained on were moved (`augment`)."""
 
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
@@ -250,8 +256,9 @@ class UNet:
         if self.heads is not None:
             checks.positive_integer(heads=self.heads)
         checks.at_least(0, classes=self.classes)
-        if self.classes and self.form == "denoiser":
-            raise ValueError(f"expected classes only of an energy, got {self.classes}")
+        if (self.classes or self.augmented) and self.form == "denoiser":
+            what = "classes" if self.classes else "augmentation"
+            raise ValueError(f"expected {what} only of an energy, got {self}")
 
     @property
     def multiple(self) -> int:
@@ -277,6 +284,7 @@ class UNet:
             "heads": self.heads,
             "fold": self.fold,
             "classes": self.classes,
+            "moves": PARAMETERS if self.augmented else 0,
             "sigma_data": self.sigma_data,
             "dtype": self.precision,
         }
@@ -366,6 +374,12 @@ class Config:
             raise ValueError(
                 "expected snapshots only of power-function averages, got"
                 f" {self.snapshots} without widths"
+            )
+        moved = getattr(self.data, "augment", 0.0) > 0
+        if moved != getattr(self.network, "augmented", False):
+            raise ValueError(
+                "expected a U-Net with augmented = true for images with augment, and no other, got"
+                f" {self.network} for {self.data}"
             )
         if self.milestones.any:
             seen = self.optimization.steps * self.optimization.batch

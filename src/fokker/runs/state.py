@@ -330,11 +330,24 @@ class State:
                 self.owner.known.add(checkpoint.name)
                 write_checkpoint(self.folder, checkpoint, self.config.keep, self.owner.known)
 
-    def snapshot(self) -> None:
-        r"""Keeps a copy of the power-function averages; for rank 0."""
-        with writing(self.folder, self.saved):
-            self.owner.check()
-            write_snapshot(self.folder, self.done, list(self.powered()))
+    @property
+    def copied(self) -> bool:
+        r"""Whether the power-function averages of the last step are to be copied."""
+        return self.config.snapshots > 0 and self.done % self.config.snapshots == 0
+
+    def keep(self) -> None:
+        r"""Writes the metrics and a checkpoint of now, and the copy that is due; every rank must
+        ask for it."""
+        checkpoint = self.checkpoint()
+
+        def work() -> None:
+            self.write(checkpoint)
+            if self.copied:
+                with writing(self.folder, self.saved):
+                    write_snapshot(self.folder, self.done, list(self.powered()))
+
+        self.ranks.once(work)
+        self.saved = self.done
 
     def begin_part(self) -> None:
         r"""Notes that training starts here, or starts again; for rank 0."""

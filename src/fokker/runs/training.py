@@ -283,9 +283,6 @@ def train(
         progress(run.done, {})
         asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
 
-        if config.snapshots and run.done % config.snapshots == 0:
-            ranks.once(run.snapshot)
-
         # look at it, every few steps and before it is saved
         due = run.done % config.evaluate == 0 or run.done in ends
         stopping = ranks.size == 1 and asked and run.done < optimization.steps
@@ -293,7 +290,7 @@ def train(
         if ranks.size > 1:  # the first rank's clock, where all ranks look at it
             stale = run.watch.full and ranks.tell(stale)
         mark = bool(config.milestones.counts(run.done, optimization.batch))
-        stale = stale or mark  # saved before its samples are judged
+        stale = stale or mark or run.copied  # saved before its samples are judged
         if not (due or stopping or stale or run.watch.full):
             continue
         fall, flagged = run.watch.read()
@@ -325,9 +322,8 @@ def train(
             if run.done == optimization.steps or not run.patient():
                 run.complete()
         if due or stopping or stale:
-            checkpoint = run.checkpoint()
-            ranks.once(lambda c=checkpoint: run.write(c))
-            run.saved, saved = run.done, time.perf_counter()
+            run.keep()
+            saved = time.perf_counter()
             if due:
                 run.preview()
             if due or stopping:

@@ -31,6 +31,7 @@ from .options import Denoising, Drawing, Evaluation
 from .. import checks, objectives
 from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
+from ..data.augment import augment
 from ..data.images import Images, read_images, read_labels
 from ..data.picture import describe, place_of_png, read_png, save_png, to_float
 from ..data.sources import SPLITS
@@ -296,15 +297,22 @@ class ImageTask(Task):
         return self.images["train"].batch(n, generator, self.data.flip)
 
     def labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        if not self.classes:
+        if not self.classes and not self.data.augment:
             return self.batch(n, generator), None
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
         x, rows = self.images["train"].pick(n, generator, self.data.flip)
-        label = self.labels("train").to(device)[rows]
-        dropped = torch.rand(n, generator=generator, device=device) < self.data.drop
-        return x, torch.where(dropped, self.classes, label)
+        told = []
+        if self.classes:
+            label = self.labels("train").to(device)[rows]
+            dropped = torch.rand(n, generator=generator, device=device) < self.data.drop
+            label = torch.where(dropped, self.classes, label)
+            if not self.data.augment:
+                return x, label
+            told = [torch.nn.functional.one_hot(label, self.classes + 1).to(x.dtype)]
+        x, moves = augment(x, self.data.augment, generator)
+        return x, torch.cat([*told, moves], 1)
 
     def labels(self, split: str) -> Tensor:
         r"""Returns the classes of a split, (N)."""
