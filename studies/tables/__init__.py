@@ -49,6 +49,7 @@ from .images import (
     minutes_to,
     networks_rows,
     optimizer_table,
+    schedule_table,
 )
 from .planar import (
     OPTIMA_HEADER,
@@ -96,6 +97,7 @@ def render(text: str, root: Path) -> str:
         "kernels": lambda: kernel_table(rows("bench"), "unet-15m"),
         "growth": lambda: growth_table(rows("bench")),
         "flows": lambda: flow_table(root / "results/flows.json"),
+        "schedules": lambda: schedule_table(root / "results/flows.json"),
         "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),

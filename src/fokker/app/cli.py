@@ -21,6 +21,7 @@ from .doctor import Doctor
 from .evaluate import Evaluate
 from .export import Export
 from .output import mute
+from .pack import Pack, Unpack
 from .report import Report
 from .sample import Sample
 from .score import Score
@@ -49,6 +50,8 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "score": Score,
     "denoise": Denoise,
     "export": Export,
+    "pack": Pack,
+    "unpack": Unpack,
     "report": Report,
     "studio": Studio,
     "doctor": Doctor,
@@ -60,7 +63,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "merge": "Join files of results that hold parts of one study.",
 }
 
-SHORT = {"-n": "--n", "-o": "--out"}
+SHORT = {"-n": "--n", "-o": "--out", "--class": "--classes"}
 OPTIONAL = tyro.constructors.ConstructorRegistry()
 
 

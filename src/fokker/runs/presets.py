@@ -271,8 +271,6 @@ LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform | Wide] = {
     "vp": Preserving(),
     "wide": Wide(),
 }
-# width and blocks: 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images
-SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
 # networks that `fokker reproduce networks` compares; millions of parameters on color images
 CANDIDATES: dict[str, UNet] = {
     "small": UNet(48, 1),  # 2.7
@@ -284,8 +282,17 @@ CANDIDATES: dict[str, UNet] = {
     "fold-128-attn16": UNet(
         128, 3, fold=2, multipliers=(1, 2), attention=(0,), heads=1
     ),  # 21.0; attention at 16×16
+    "fold-128-head1": UNet(128, 3, fold=2, multipliers=(1, 2), heads=1),  # 22.4
+    "fold-128-both": UNet(128, 3, fold=2, multipliers=(1, 2), attention=(0, 1), heads=1),  # 22.8
     "fold-160-b3": UNet(160, 3, fold=2, multipliers=(1, 2)),  # 34.9
     "fold-192": UNet(192, 3, fold=2, multipliers=(1, 2)),  # 50.2
+}
+# 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images; `base` is the default
+SIZES: dict[str, UNet] = {
+    "small": CANDIDATES["small"],
+    "base": CANDIDATES["default"],
+    "15m": UNet(),  # what `base` was first
+    "large": UNet(128, 3),
 }
 
 
@@ -296,7 +303,7 @@ def generation_config(
     name: str,
     method: str,
     data: ImageData,
-    size: str = "15m",
+    size: str = "base",
     device: str = "cpu",
     seed: int = 0,
     time: float = 0.0,
@@ -350,7 +357,6 @@ def generation_config(
         options["form"] = with_step(objective.form, step)
     objective = replace(objective, **{k: v for k, v in options.items() if v is not None})
     fast = device != "cpu"
-    width, blocks = SIZES[size]
     shape = "denoiser" if method == "reference" else "sum" if name == "paper" else "inner"
     precision = "bfloat16" if fast else "float32"
     muon = None if name == "paper" else MUON
@@ -360,7 +366,7 @@ def generation_config(
     return Config(
         data,
         objective,
-        UNet(width, blocks, shape, precision=precision),
+        replace(SIZES[size], form=shape, precision=precision),
         optimization,
         seed,
         device,

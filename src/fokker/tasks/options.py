@@ -42,12 +42,19 @@ class Drawing:
     force: bool = False
     """Write points that are not to be trusted, and say so, instead of refusing."""
     options: SamplingOptions = SamplingOptions()
+    classes: tuple[int, ...] = ()
+    """For an energy of classes, also written --class: the class to draw, or several at once, whose
+    densities are multiplied."""
+    class_weight: float = 1.0
+    """How strongly the classes are followed: 1 draws the class itself, more what is surest to be
+    of it (classifier-free guidance)."""
     batch: int = 64
     """The number of images per batch."""
     device: str = "cpu"
     """The device for images."""
     compile: bool = False
-    """Compile the network for images: minutes once, then faster."""
+    """Compile the network for images: minutes once, then faster. On a GPU its evaluation is
+    captured in any case, which takes seconds."""
 
     @property
     def sampling(self) -> Sampling:
@@ -88,6 +95,13 @@ class Evaluation:
     memory: int | None = None
     """For images: whether this many training images are likelier than as many test images, and the
     nearest training image of each."""
+    accuracy: int | None = None
+    """For an energy of classes of images: the accuracy of its classifier on this many test
+    images."""
+    each_class: bool = False
+    """Draw the samples of --fid class by class, image i of class i modulo their number."""
+    class_weight: float = 1.0
+    """How strongly the classes are followed with --each-class."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
@@ -109,12 +123,16 @@ class Evaluation:
         r"""The figures that are asked for, with the number of images of each."""
         given = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
         given["memory"] = self.memory
+        given["accuracy"] = self.accuracy
         return {name: count for name, count in given.items() if count is not None}
 
     def check(self) -> None:
         r"""Raises if an option has a wrong value, or none of the figures that are asked for uses
         it."""
         checks.at_least(2, **self.asked)
+        checks.positive(class_weight=self.class_weight)
+        if self.each_class and self.fid is None:
+            raise ValueError("expected --fid with --each-class, got no samples to draw")
         checks.seed(self.seed)
         checks.positive_integer(probes=self.probes)
         if self.probes != 1 and self.bpd is None:
