@@ -36,6 +36,7 @@ from typing import ClassVar, Literal
 
 from . import results, tables
 from .generation.command import ReproduceGeneration
+from .picture_commands import ReproducePosterior
 
 
 @dataclass(frozen=True)
@@ -737,6 +738,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "variance": ReproduceVariance,
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,
+        "posterior": ReproducePosterior,
     },
     "bench": Bench,
     "optima": Optima,
