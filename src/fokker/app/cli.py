@@ -25,7 +25,7 @@ from .report import Report
 from .sample import Sample
 from .score import Score
 from .studio import Studio
-from .train import TrainDenoising, TrainGeneration, TrainTable, TrainToy
+from .train import TrainDenoising, TrainGeneration, TrainPhotographs, TrainTable, TrainToy
 from .. import __version__, checks
 from ..compute.ranks import first_rank
 from ..files import first_line
@@ -42,6 +42,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
         "toy": TrainToy,
         "table": TrainTable,
         "denoising": TrainDenoising,
+        "photographs": TrainPhotographs,
         "generation": TrainGeneration,
     },
     "evaluate": Evaluate,

@@ -10,6 +10,8 @@ give them.
 An energy of every level may leave a **preview** in `previews/step-K.png` at each evaluation:
 samples of one seed, so that their change shows what training does. It is drawn after the run is
 saved.
+
+With `crop`, training images are random squares of photographs; test images stay whole.
 """
 
 __all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
@@ -109,6 +111,10 @@ class ImageTask(Task):
         super().__init__(config)
         assert isinstance(config.data, ImageData)
         self.data, self.level = config.data, level_of(config.objective)
+        self.levels = LEVELS
+        if self.data.crop is not None:  # photographs: only levels that are trained on
+            highest = levels_of(config.objective)[1]
+            self.levels = tuple(level for level in LEVELS if level <= highest) or LEVELS[:1]
 
     # --- without data ---
 
@@ -231,7 +237,10 @@ class ImageTask(Task):
         # both splits at once: a fault of the test images is found before there is anything to lose
         self.images: dict[str, Images] = {split: self.read(split) for split in SPLITS}
         self.shape = self.images["train"].shape
-        if (other := self.images["test"].shape) != self.shape:
+        if self.data.crop is not None:  # test images stay whole, and may be of another size
+            checks.between(1, min(self.shape[1:]), crop=self.data.crop)
+            self.shape = (self.shape[0], self.data.crop, self.data.crop)
+        elif (other := self.images["test"].shape) != self.shape:
             raise ValueError(
                 f"expected test images like those to train on, {describe(self.shape)}, got"
                 f" {describe(other)} in {self.data.source}"
@@ -253,7 +262,7 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        return self.images["train"].batch(n, generator, self.data.flip)
+        return self.images["train"].batch(n, generator, self.data.flip, self.data.crop)
 
     def pixels(self, split: str) -> Tensor:
         r"""Returns the images of a split, bytes (N, C, H, W)."""
@@ -270,14 +279,14 @@ class ImageTask(Task):
         mine_only = slice(mine.start, mine.stop)
 
         def share() -> Tensor:
-            found = torch.zeros(len(mine), len(LEVELS), dtype=torch.float64)
-            for k, sigma in enumerate(LEVELS if mine else ()):
+            found = torch.zeros(len(mine), len(self.levels), dtype=torch.float64)
+            for k, sigma in enumerate(self.levels if mine else ()):
                 out = denoise(energy, noisy(clean, sigma)[mine_only], sigma, self.level)
                 found[:, k] = rmse(out, clean[mine_only])
             return found
 
         means = ranks.collect(ranks.each(share)).mean(0).tolist()
-        line = {f"rmse_{sigma}": mean for sigma, mean in zip(LEVELS, means, strict=True)}
+        line = {f"rmse_{sigma}": mean for sigma, mean in zip(self.levels, means, strict=True)}
         return {k: v if math.isfinite(v) else None for k, v in line.items()}
 
     def preview(
@@ -404,7 +413,7 @@ class ImageTask(Task):
 
         clean = self.test(SHOWN, torch.device("cpu"))
         lines, numbers = {"clean": clean}, []
-        for sigma in LEVELS:
+        for sigma in self.levels:
             x = noisy(clean, sigma)
             out = denoise(run.energy, x, sigma, self.level)
             lines |= {f"σ = {sigma}": x, "denoised" + " " * len(lines): out}
@@ -413,7 +422,7 @@ class ImageTask(Task):
         pictures = embed(
             figures.strip(lines), run.path / "denoised.png", "clean, noisy and denoised"
         )
-        curves = figures.curves_figure(run.metrics, LEVELS)
+        curves = figures.curves_figure(run.metrics, self.levels)
         previews = sorted((run.path / "previews").glob("step-*.png"))
         shown = previews[:: -max(1, math.ceil(len(previews) / PREVIEWS))][
             ::-1
