@@ -36,7 +36,7 @@ from typing import ClassVar, Literal
 
 from . import results, tables
 from .generation.command import ReproduceGeneration
-from .picture_commands import ReproducePosterior
+from .picture_commands import ReproducePhotographs, ReproducePosterior
 
 
 @dataclass(frozen=True)
@@ -739,6 +739,7 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,
         "posterior": ReproducePosterior,
+        "photographs": ReproducePhotographs,
     },
     "bench": Bench,
     "optima": Optima,

@@ -192,7 +192,7 @@ QUICK = {
     "sample runs/moons-dcd-0": "-n 20",
     "train table": SMALL,
     "score": "",
-    "denoise": "--sigma 0.3",
+    "denoise": "--sigma 25",
     "sample celeba32": "-n 1 --steps 3",
     "evaluate": None,  # needs the set
     "reproduce toy": None,

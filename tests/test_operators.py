@@ -3,7 +3,15 @@ r"""Linear operators: adjoints, norms and functions of A'A against dense matrice
 import pytest
 import torch
 
-from fokker.images.operators import Blur, Downscale, Identity, Mask, Operator, gaussian_kernel
+from fokker.images.operators import (
+    Blur,
+    Cropped,
+    Downscale,
+    Identity,
+    Mask,
+    Operator,
+    gaussian_kernel,
+)
 
 H, W = 12, 8
 
@@ -22,6 +30,7 @@ OPERATORS = {
     "downscale": lambda: Downscale(2),
     "blur": lambda: Blur(odd_kernel()),
     "gaussian": lambda: Blur(gaussian_kernel(0.8)),
+    "cropped": lambda: Cropped(Downscale(2), (1, 3, 2, 4)),
 }
 
 

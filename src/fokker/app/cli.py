@@ -22,6 +22,7 @@ from .evaluate import Evaluate
 from .export import Export
 from .output import mute
 from .report import Report
+from .restore import Restore
 from .sample import Sample
 from .score import Score
 from .studio import Studio
@@ -49,6 +50,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "sample": Sample,
     "score": Score,
     "denoise": Denoise,
+    "restore": Restore,
     "export": Export,
     "report": Report,
     "studio": Studio,

@@ -23,13 +23,15 @@ A `Blur` sees no pixels beyond the picture x: x has a margin of :math:`(S - 1) /
 y, which is unknown as any other pixel. So nothing is assumed at the borders of y. Its B is the
 circular correlation on x, of which A has the rows that do not wrap around.
 
+`Cropped` is an operator on the inside of a larger picture, whose other pixels are unknown.
+
 JPEG is left out: it rounds coefficients, so it is not linear, and what it leaves of a picture is a
 cell of possible values, not a mean with Gaussian noise.
 
 Shapes: x :math:`(B, C, H, W)`; an observation :math:`(B, C, h, w)`.
 """
 
-__all__ = ["Blur", "Downscale", "Identity", "Mask", "Operator", "gaussian_kernel"]
+__all__ = ["Blur", "Cropped", "Downscale", "Identity", "Mask", "Operator", "gaussian_kernel"]
 
 import abc
 import math
@@ -234,6 +236,46 @@ class Blur(Operator):
     def back(self, y: Tensor) -> Tensor:
         m = self.margin
         return F.pad(y, (m, m, m, m), mode="replicate") / float(self.kernel.sum() or 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Cropped(Operator):
+    r"""Creates an operator that sees the inside of a larger picture.
+
+    Arguments:
+        inner: The operator.
+        pad: The number of pixels left, right, above and below that it does not see.
+    """
+
+    inner: Operator
+    pad: tuple[int, int, int, int]
+
+    @property
+    def norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.norm
+
+    def crop(self, x: Tensor) -> Tensor:
+        r"""Returns the inside of a picture."""
+        left, right, top, bottom = self.pad
+        return x[:, :, top : x.shape[2] - bottom, left : x.shape[3] - right]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inner(self.crop(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return F.pad(self.inner.adjoint(y), self.pad)
+
+    def power(self, x: Tensor, a: float, b: float, p: float) -> Tensor:
+        inside = self.crop(x)
+        return a**p * x + F.pad(self.inner.power(inside, a, b, p) - a**p * inside, self.pad)
+
+    def domain(self, h: int, w: int) -> tuple[int, int]:
+        left, right, top, bottom = self.pad
+        height, width = self.inner.domain(h, w)
+        return height + top + bottom, width + left + right
+
+    def back(self, y: Tensor) -> Tensor:
+        return F.pad(self.inner.back(y), self.pad, mode="replicate")
 
 
 def gaussian_kernel(sigma: float) -> Tensor:

@@ -21,22 +21,28 @@ import math
 import torch
 import warnings
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run, Task
-from .options import Denoising, Drawing, Evaluation
+from .options import Denoising, Drawing, Evaluation, Restoration
+from .restoring import restore_file
 from .. import checks, objectives
 from ..compute.field import CompiledField
 from ..compute.ranks import ALONE, Ranks, join
+from ..data.deep import read_picture, save_picture
 from ..data.images import Images, read_images
-from ..data.picture import describe, place_of_png, read_png, save_png, to_float
+from ..data.picture import describe, place_of_png, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import inner_folder, save_npy
-from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
+from ..images.color import SCALES
+from ..images.denoise import LEVELS, RULES, denoise, errors, noisy, rmse
 from ..images.generate import bits_of, generate, residuals_of
+from ..images.photograph import clean_photograph, noise_of, of_255, to_255
 from ..images.quality import described, judge_images, reference_of
 from ..metrics import load_inception
 from ..networks import UNetDenoiser, UNetEnergy
@@ -99,6 +105,19 @@ def guided(
     if guide is None:
         return energy
     return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
+
+
+@contextmanager
+def progress(name: str) -> Generator[Callable[[float], None], None, None]:
+    r"""Shows a progress bar on a terminal, and yields what takes the share of the work done."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task(escape(name), total=1.0)
+        yield lambda share: bar.advance(shown, share)
 
 
 class ImageTask(Task):
@@ -178,45 +197,79 @@ class ImageTask(Task):
             )
 
     def denoise(self, run: Run, picture: Path, out: Path, denoising: Denoising) -> str:
-        places, level, sigma = self.places(picture, out, denoising), self.level, denoising.sigma
+        places, level = self.places(picture, out, denoising), self.level
         if denoising.rule is not None:
             checks.one_of(RULES, rule=denoising.rule)
             if level is None:
                 expected = f"no rule for {run.path}, an energy of every level"
                 raise ValueError(f"expected {expected}, got {denoising.rule!r}")
-        x, said = read_png(picture), []
+        (x, bits), said = read_picture(picture), []
         if denoising.add_noise is not None:
-            x = noisy(x, denoising.add_noise)
-            save_png(places[1], x)
-            said.append(f"noisy: {places[1]}")
-        energy, device = run.energy_on(denoising.device), torch.device(denoising.device)
-        rule = denoising.rule or "one-step"
+            x = noisy(x, of_255(add_noise=denoising.add_noise))
+            save_picture(places["noisy"], x, bits)
+            said.append(f"noisy: {places['noisy']}")
+        energy = run.energy_on(denoising.device)
+        rule, x = denoising.rule or "one-step", x.to(denoising.device)
+        low, high = levels_of(run.config.objective)
         try:
-            clean, sigma = denoise_picture(
-                energy, x.to(device), run.shape, sigma, level, rule=rule
-            )
+            if denoising.sigma is None:
+                tied = level is None and getattr(run.config.objective, "time", 0) > 0
+                sigma, source = noise_of(energy, x, run.shape, tied, low, high)
+                source = f"estimated {source}"
+            else:
+                sigma, source = of_255(sigma=denoising.sigma), "given"
+            self.warn(run, x, sigma, low, high)
+            with progress(picture.name) as watch:
+                clean, spread = clean_photograph(
+                    energy, x, run.shape, sigma, level, rule, denoising.uncertainty,
+                    denoising.tile // 8 * 8, watch,
+                )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{picture}: {error}") from error
-        low, high = levels_of(run.config.objective)
-        seen = sigma * math.sqrt(run.shape[0]) if len(x) < run.shape[0] else sigma
-        if level is None and not 0.99 * low <= seen <= 1.01 * high:
-            grey = "" if len(x) == run.shape[0] else ", as a grey picture has in a colour energy"
-            warnings.warn(
-                f"expected noise of a level that was trained on, {low:.2g} to {high:.2g}, got"
-                f" {seen:.3g}{grey}; the result is a guess",
-                stacklevel=2,
-            )
-        save_png(out, clean.cpu())
-        source = "given" if denoising.sigma is not None else "estimated"
-        by = "" if level is None else f", by the rule {rule} from level {level:.3g}"
-        return "\n".join([*said, f"noise {sigma:.3g} ({source}){by}: {out}"])
+        save_picture(out, clean, bits)
+        by = "" if level is None else f", by the rule {rule} from level {to_255(level):.3g}"
+        said.append(f"noise {to_255(sigma):.3g} of 255 ({source}){by}: {out}")
+        if spread is not None:
+            shown = (4 * to_255(1.0) * spread).clamp_max(255) / 127.5 - 1
+            save_png(places["deviation"], shown)
+            mean = to_255(float(spread.mean()))
+            said.append(f"deviation {mean:.3g} of 255 in the mean: {places['deviation']}")
+        return "\n".join(said)
 
-    def places(self, picture: Path, out: Path, denoising: Denoising) -> list[Path]:
+    def restore(self, run: Run, picture: Path, out: Path, restoration: Restoration) -> str:
+        if self.level is not None:
+            raise ValueError(
+                f"expected an energy of every level to restore with, got {run.path}, of the level"
+                f" {self.level:.3g} alone"
+            )
+        levels = levels_of(run.config.objective)
+        return restore_file(run, picture, out, restoration, levels, progress)
+
+    def warn(self, run: Run, x: Tensor, sigma: float, low: float, high: float) -> None:
+        r"""Warns of noise that the energy has not seen."""
+        channels, seen, also = run.shape[0], [sigma], ""
+        if len(x) < channels:
+            seen, also = [sigma * math.sqrt(channels)], ", as a grey picture has in a colour energy"
+        elif len(x) > channels:
+            seen = [sigma * scale for scale in SCALES]
+            also = ", as a colour picture has in a grey energy"
+        wrong = [s for s in seen if not 0.99 * low <= s <= 1.01 * high]
+        if self.level is None and wrong:
+            warnings.warn(
+                f"expected noise of a level that was trained on, {to_255(low):.3g} to"
+                f" {to_255(high):.3g} of 255, got {to_255(wrong[0]):.3g}{also}; the result is a"
+                " guess",
+                stacklevel=3,
+            )
+
+    def places(self, picture: Path, out: Path, denoising: Denoising) -> dict[str, Path]:
         r"""Returns the files that are written, none of them the picture that is read."""
-        places = [place_of_png(out)]
+        places = {"clean": place_of_png(out)}
         if denoising.add_noise is not None:
-            places.append(place_of_png(out.with_stem(f"{out.stem}-noisy")))
-        for place in places:
+            places["noisy"] = place_of_png(out.with_stem(f"{out.stem}-noisy"))
+        if denoising.uncertainty:
+            places["deviation"] = place_of_png(out.with_stem(f"{out.stem}-deviation"))
+        for place in places.values():
             checks.another(place, picture, "the picture")
         return places
 
