@@ -3,13 +3,14 @@ r"""The study of photographs: denoising and restoration, by energies and by othe
 Noise of deviation σ (of 255) is added and neither rounded nor clipped, one seed per picture. PSNR
 (range of 255) is taken over each picture and its mean over the pictures; SSIM is that of
 `fokker.images.denoise`. *Coverage* is the share of pixels whose truth lies within 1 and 1.96
-posterior deviations of the estimate, for a normal posterior 68.3 and 95 %; `quartiles` has the same
-for each quarter of the pixels by local texture (the deviation of the truth in 7×7 windows).
+posterior deviations of the estimate, for a normal posterior 68.3 and 95 %; `quartiles` has the
+same for each quarter of the pixels by local texture (the deviation of the truth in 7×7 windows).
 
-Methods: an energy, told σ (`NAME`) or not (`NAME, blind`); `bm3d`, the package of its authors, told σ;
-`nlm` and `tv`, non-local means and total variation of scikit-image, told σ, with the settings of its
-examples (patches of 5, distance 6, h = 0.8 σ, fast) and the weight of total variation that is best
-on each picture, which no user knows. `published` are the figures of the literature, on whole sets.
+Methods: an energy, told σ (`NAME`) or not (`NAME, blind`); `bm3d`, the package of its authors,
+told σ; `nlm` and `tv`, non-local means and total variation of scikit-image, told σ, with the
+settings of its examples (patches of 5, distance 6, h = 0.8 σ, fast) and the weight of total
+variation that is best on each picture, which no user knows. `published` are the figures of the
+literature, on whole sets.
 
 Restoration: blur by a Gaussian of 1.6 pixels, 50 % of the pixels missing, and half the side, each
 with noise 2 of 255. `start` is the operator's first guess, from which descent starts.
@@ -111,9 +112,7 @@ def by_nlm(y: Tensor, sigma: float, truth: Tensor) -> Estimate:
     from skimage.restoration import denoise_nl_means  # pyright: ignore[reportMissingImports]
 
     x, s = y[0].double().numpy() / 2 + 0.5, sigma / 2
-    out = denoise_nl_means(
-        x, patch_size=5, patch_distance=6, h=0.8 * s, sigma=s, fast_mode=True
-    )
+    out = denoise_nl_means(x, patch_size=5, patch_distance=6, h=0.8 * s, sigma=s, fast_mode=True)
     return Estimate(torch.from_numpy(out)[None].float() * 2 - 1)
 
 
@@ -248,5 +247,9 @@ def restoration(
             drawn = restore(energy, y, run.shape, a, sigma / 127.5, **options)
             assert drawn.mean is not None
             spent = time.perf_counter() - middle
-            out.setdefault("mean", []).append((Estimate(drawn.mean, drawn.deviation), truth, spent))
+            out.setdefault("mean", []).append((
+                Estimate(drawn.mean, drawn.deviation),
+                truth,
+                spent,
+            ))
     return out

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fokker import checks
 from fokker.runs.shipped import PHOTOGRAPHS
 from pathlib import Path
+from typing import Any
 
 from . import results
 
@@ -124,14 +125,16 @@ class ReproducePhotographs:
                     self.keep(study.row_of(data, task, 2.0, method, found, **more))
         print(f"rows: {self.results}")
 
-    def keep(self, row: results.Row) -> None:
+    def keep(self, row: dict[str, Any]) -> None:
         r"""Adds a row to the file, in place of the same one from before, and prints it."""
         key = lambda row: tuple(
             row.get(name) for name in ("data", "task", "sigma", "method", "pictures", "side")
         )
         rows = results.rows_of(results.load(self.results)) if self.results.exists() else []
         rows = [old for old in rows if key(old) != key(row)] + [{**row, **results.provenance()}]
-        results.save(self.results, rows, "fokker reproduce photographs", {"seed": "of the picture"})
+        results.save(
+            self.results, rows, "fokker reproduce photographs", {"seed": "of the picture"}
+        )
         sure = "" if row["coverage68"] is None else f", {row['coverage68']:.1%} within 68 %"
         print(
             f"{row['data']}, {row['task']}, sigma {row['sigma']:g}, {row['method']}:"

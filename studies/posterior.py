@@ -1,8 +1,8 @@
 r"""The study of posteriors: samples against the closed form.
 
-The prior is a mixture of K Gaussians of small pictures, with energies
-:math:`E(x, \sigma) = -\log \sum_k w_k \mathcal{N}(x; \mu_k, \Sigma_k + \sigma^2 I)` at every level,
-zero included. With :math:`y = A x + s \, n` the posterior is a mixture again,
+The prior is a mixture of K Gaussians of small pictures, with energies :math:`E(x, \sigma) = -\log
+\sum_k w_k \mathcal{N}(x; \mu_k, \Sigma_k + \sigma^2 I)` at every level, zero included. With
+:math:`y = A x + s \, n` the posterior is a mixture again,
 
 .. math::
     C_k = (\Sigma_k^{-1} + A^\top A / s^2)^{-1}, \quad
@@ -10,7 +10,8 @@ zero included. With :math:`y = A x + s \, n` the posterior is a mixture again,
     w'_k \propto w_k \, \mathcal{N}(y; A \mu_k, A \Sigma_k A^\top + s^2 I) .
 
 y is the observation of the mean of the component means and of a random deviation, plus noise: the
-first such draw for which each component keeps 5 % of the weight. **Errors** of samples :math:`x_i`, with m, C the moments of the posterior:
+first such draw for which each component keeps 5 % of the weight. **Errors** of samples
+:math:`x_i`, with m, C the moments of the posterior:
 
 ============  =====================================================================================
 `mean`        :math:`\|\hat m - m\| \, / \sqrt{\mathrm{tr} \, C}`
@@ -22,8 +23,8 @@ first such draw for which each component keeps 5 % of the weight. **Errors** of 
 The moments of D² entries have errors of their own from a finite number of samples, in which a bias
 of a percent would be lost. So the first two are *cross-validated* over the islands of particles,
 which are independent: :math:`\|\hat m - m\|^2` is taken to be the mean over pairs of islands of
-:math:`\langle \hat m_g - m, \hat m_h - m \rangle`, whose expectation is the squared bias alone, and
-its root is the error (zero if the mean is below zero).
+:math:`\langle \hat m_g - m, \hat m_h - m \rangle`, whose expectation is the squared bias alone,
+and its root is the error (zero if the mean is below zero).
 """
 
 __all__ = [
@@ -143,13 +144,17 @@ def problem(name: str, dimension: int, seed: int = 0, components: int = 3) -> Pr
     places = torch.cartesian_prod(*[torch.arange(side, dtype=torch.float64)] * 2)
     apart = torch.cdist(places, places)
     normal = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
-    spectrum, axes = torch.linalg.eigh(0.3 * torch.exp(-apart) + 0.05 * torch.eye(dimension, dtype=torch.float64))
+    spectrum, axes = torch.linalg.eigh(
+        0.3 * torch.exp(-apart) + 0.05 * torch.eye(dimension, dtype=torch.float64)
+    )
     # of different shapes and one volume, so that no component has all of the weight
     powers = 1 + 0.15 * torch.arange(components, dtype=torch.float64)[:, None]
     logs = powers * spectrum.log()
     logs = logs - (logs - logs[:1]).mean(1, keepdim=True)
     covariances = (axes * logs.exp()[:, None]) @ axes.T
-    factor = torch.linalg.cholesky(torch.exp(-((apart / 3) ** 2)) + 1e-6 * torch.eye(dimension, dtype=torch.float64))
+    factor = torch.linalg.cholesky(
+        torch.exp(-((apart / 3) ** 2)) + 1e-6 * torch.eye(dimension, dtype=torch.float64)
+    )
     means = normal(components, dimension) @ factor.T
     # as far apart, in deviations of the first component, in any dimension
     means -= means.mean(0)
@@ -267,9 +272,7 @@ def cell(
     posterior, exact = given.posterior(), truth(given)
     generator = torch.Generator().manual_seed(seed)
     start = lambda n: posterior.start(n, HIGHEST, generator)
-    base = Annealing(
-        (HIGHEST, 0.0), moves, last, thin=4, first=40, scale=SCALE, islands=ISLANDS
-    )
+    base = Annealing((HIGHEST, 0.0), moves, last, thin=4, first=40, scale=SCALE, islands=ISLANDS)
     levels = ladder(posterior, base, start(particles // 4), generator, SHARE)
     rows, size = [], base.step_size
     for corrected, weighted in ((True, True), (False, True), (True, False)):

@@ -227,7 +227,11 @@ def test_denoise_does_not_write_over_the_picture(tmp_path, capsys, trained):
     save_png(picture, 0.3 * torch.randn(1, 30, 45))
     link.symlink_to(picture)
     content = picture.read_bytes()
-    for options in (["-o", picture], ["-o", link], ["-o", tmp_path / "a.png", "--add-noise", "100"]):
+    for options in (
+        ["-o", picture],
+        ["-o", link],
+        ["-o", tmp_path / "a.png", "--add-noise", "100"],
+    ):
         line = refused(capsys, "denoise", picture, "--energy", trained, *options)
         assert "expected to write to another file than the picture" in line
     assert picture.read_bytes() == content
@@ -242,7 +246,9 @@ def test_denoise_warns_of_levels_that_were_not_trained_on(tmp_path, capsys, trai
         main([*command, sigma])
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == count
-        assert all(f"trained on, 12.8 to 127 of 255, got {sigma}; the result" in line for line in lines)
+        assert all(
+            f"trained on, 12.8 to 127 of 255, got {sigma}; the result" in line for line in lines
+        )
 
 
 def test_denoise_with_an_energy_of_one_level(tmp_path, capsys):

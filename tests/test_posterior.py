@@ -61,7 +61,7 @@ def test_values_and_gradients_of_levels(generator):
         whole = posterior.field.energy(x, torch.tensor(sigma)) + miss / (2 * v)
         (expected,) = torch.autograd.grad(whole.sum(), x, retain_graph=True)
         assert torch.allclose(e, whole) and torch.allclose(g, expected)
-    with pytest.raises(ValueError, match="a level of 0.1 or more, got 0.05"):
+    with pytest.raises(ValueError, match=r"a level of 0\.1 or more, got 0\.05"):
         posterior.jet(x, 0.05)
 
 
@@ -104,7 +104,7 @@ def test_particles_have_the_weights_of_the_modes(generator):
     base = Annealing((3.0, 0.0), 1, 12, thin=4, first=20, scale=0.5, islands=4)
     start = lambda n: posterior.start(n, 3.0, generator)
     levels = ladder(posterior, base, start(256), generator, 0.9)
-    assert len(levels) > 5 and levels[0] == 3.0 and levels[-1] == 0.0
+    assert len(levels) > 5 and (levels[0], levels[-1]) == (3, 0)
     found = replace(base, levels=levels, weighted=True).run(posterior, start(4096), generator)
     islands = found.kept[-1].reshape(4, 1024, 16).double()
     shares = torch.stack([
@@ -171,5 +171,5 @@ def test_bad_settings_are_refused(arguments, words):
 
 def test_a_ladder_that_does_not_fit_is_refused():
     posterior, _ = given("identity", lowest=0.1)
-    with pytest.raises(ValueError, match="the last of the ladder, 0, got 0.1"):
+    with pytest.raises(ValueError, match=r"the last of the ladder, 0, got 0\.1"):
         Annealing((1.0, 0.0)).run(posterior, posterior.start(8, 1.0))

@@ -49,6 +49,7 @@ from .images import (
     networks_rows,
     optimizer_table,
 )
+from .photographs import photograph_table, posterior_table, restoration_table
 from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
@@ -112,6 +113,9 @@ def render(text: str, root: Path) -> str:
         "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
         "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
         "tables-sizes": lambda: size_table(root / "results/tables_sizes.json"),
+        "posterior": lambda: posterior_table(rows("posterior")),
+        "photographs": lambda: photograph_table(rows("photographs")),
+        "restored": lambda: restoration_table(rows("photographs")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

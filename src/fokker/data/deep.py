@@ -4,9 +4,9 @@ A PNG may hold pixels v of 16 bits, grey or colour. They are seen as
 
 .. math:: x = v / 32767.5 - 1 \in [-1, 1], \qquad v = \mathrm{round}(32767.5 \, (x + 1)) ,
 
-which lie on the same scale as those of 8 bits (`fokker.data.picture`). All other files, and PNGs of
-16 bits with transparency, are read as there. A picture is written with the bits that it was read
-with. What is read is bounded as there.
+which lie on the same scale as those of 8 bits (`fokker.data.picture`). All other files, and PNGs
+of 16 bits with transparency, are read as there. A picture is written with the bits that it was
+read with. What is read is bounded as there.
 """
 
 __all__ = ["read_picture", "save_picture"]

@@ -14,8 +14,9 @@ standard deviation :math:`\sigma` in each channel of x is independent noise of s
 .. math:: u_k = c_k z_k, \qquad c = (1/\sqrt{3}, \; 1/\sqrt{2}, \; \sqrt{6}/4) ,
 
 they are grey pictures with noise :math:`c_k \sigma`. An operator that acts on each channel alike
-(`fokker.images.operators`) commutes with O. So a colour picture is three independent grey problems.
-What the three share, such as edges at one place, is not used: an energy of colour pictures can.
+(`fokker.images.operators`) commutes with O. So a colour picture is three independent grey
+problems. What the three share, such as edges at one place, is not used: an energy of colour
+pictures can.
 
 The posterior deviations of :math:`u_k` give those of the channels,
 :math:`\mathrm{Var} \, x_c = \sum_k O_{kc}^2 \, \mathrm{Var} \, u_k / c_k^2`.

@@ -1,13 +1,14 @@
 r"""How much noise a picture has, and how sure a denoised one is.
 
 **By wavelets** (`estimate_sigma`). The finest diagonal details of a picture, by Daubechies' filter
-of four vanishing moments, are noise where the picture is smooth. Their root mean square is taken in
-each block of 32×32 places, and the estimate is the 5 % quantile over the blocks, divided by that of
-white noise of deviation one on as many blocks. The quantile finds the smoothest blocks, so that
-texture counts for less than in the median of all details (Donoho & Johnstone, 1994). Left out, while
-others are there, are blocks where more than 0.5 % of the places have no detail at all, such as a
-border that was added, or of the pixels are black or white, where a file has cut noise off. A picture with a side below 64 pixels has too few
-blocks: there it is the median over Haar's details.
+of four vanishing moments, are noise where the picture is smooth. Their root mean square is taken
+in each block of 32×32 places, and the estimate is the 5 % quantile over the blocks, divided by
+that of white noise of deviation one on as many blocks. The quantile finds the smoothest blocks, so
+that texture counts for less than in the median of all details (Donoho & Johnstone, 1994). Left
+out, while others are there, are blocks where more than 0.5 % of the places have no detail at all,
+such as a border that was added, or of the pixels are black or white, where a file has cut noise
+off. A picture with a side below 64 pixels has too few blocks: there it is the median over Haar's
+details.
 
 **By the energy** (`likeliest_sigma`). Where the levels of an energy are tied, so that
 :math:`E(x, \sigma) = -\log p_\sigma(x)` up to one constant (the time score of `LevelDCD`), the
@@ -25,8 +26,8 @@ found on a grid of levels and then by golden sections.
 
 and the variance of a pixel is its diagonal. With :math:`z` random signs on every r-th pixel along
 both axes and zero elsewhere, :math:`z_i (\partial D \, z)_i` is that of pixel i but for what its
-neighbors r pixels away and further have to do with it, of random sign; :math:`r^2` such combs cover
-all pixels. The derivative is a difference of two pictures, D at x and at x + 0.1 σ z.
+neighbors r pixels away and further have to do with it, of random sign; :math:`r^2` such combs
+cover all pixels. The derivative is a difference of two pictures, D at x and at x + 0.1 σ z.
 """
 
 __all__ = ["deviation", "estimate_sigma", "likeliest_sigma"]
@@ -104,7 +105,7 @@ def blocks(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def likeliest_sigma(
-    energy: Callable[[float], float], low: float, high: float, grid: int = 12, steps: int = 14
+    energy: Callable[[float], float], low: float, high: float, grid: int = 12, steps: int = 20
 ) -> float:
     r"""Returns the level at which a picture has the least energy.
 

@@ -40,6 +40,7 @@ import torch.nn.functional as F
 
 from dataclasses import dataclass
 from torch import Tensor
+from typing import ClassVar
 
 from .. import checks
 
@@ -59,7 +60,7 @@ class Operator(abc.ABC):
 
     @abc.abstractmethod
     def power(self, x: Tensor, a: float, b: float, p: float) -> Tensor:
-        r"""Returns :math:`(a I + b \, B^\top B)^p \, x`, for :math:`a > 0` and :math:`b \geq 0`."""
+        r"""Returns :math:`(a I + b \, B^\top B)^p \, x`, for :math:`a > 0`, :math:`b \geq 0`."""
 
     @abc.abstractmethod
     def domain(self, h: int, w: int) -> tuple[int, int]:
@@ -74,7 +75,7 @@ class Operator(abc.ABC):
 class Identity(Operator):
     r"""Creates the operator that leaves a picture as it is: denoising."""
 
-    norm = 1.0
+    norm: ClassVar[float] = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
@@ -101,7 +102,7 @@ class Mask(Operator):
     """
 
     seen: Tensor
-    norm = 1.0
+    norm: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         seen = self.seen

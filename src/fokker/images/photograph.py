@@ -1,7 +1,7 @@
 r"""A photograph: its noise, the picture without it, and how sure that is.
 
-Noise is of pixels in [−1, 1] here; `of_255` and `to_255` are the units of the command line, where a
-photograph has 256 shades: :math:`\sigma_{255} = 127.5 \, \sigma`.
+Noise is of pixels in [−1, 1] here; `of_255` and `to_255` are the units of the command line, where
+a photograph has 256 shades: :math:`\sigma_{255} = 127.5 \, \sigma`.
 """
 
 __all__ = ["Clean", "clean_photograph", "noise_of", "of_255", "to_255"]
@@ -67,9 +67,9 @@ def noise_of(
     else:
         top, left = (max(0, (side - SEEN) // 2) for side in picture.shape[1:])
         x = picture[None, :, top : top + SEEN, left : left + SEEN]
-        grey = len(picture) != shape[0]
-        parts = [(u[None], c) for u, c in zip(to_parts(x)[0, :, None], SCALES, strict=True)]
-        parts = parts if grey else [(x, 1.0)]
+        parts = [(x, 1.0)]
+        if len(picture) != shape[0]:
+            parts = [(u[None], c) for u, c in zip(to_parts(x)[0, :, None], SCALES, strict=True)]
         field = whole(energy, shape)
         wide = [(extend(u, padded(*u.shape[2:], field)), c) for u, c in parts]
         total = lambda s: sum(float(field.total(u, u.new_tensor(c * s))) for u, c in wide)

@@ -1,19 +1,20 @@
 r"""Posteriors: an energy as the prior of a linear inverse problem.
 
-With :math:`y = A x + s \, n` (`fokker.images.operators`) and a prior :math:`p \propto e^{-E(x, 0)}`
+With :math:`y = A x + s \, n` (`fokker.images.operators`) and a prior :math:`p \propto e^{-E(x,
+0)}`
 
 .. math:: p(x \mid y) \propto e^{-U(x)}, \qquad U(x) = E(x, 0) + \frac{\|A x - y\|^2}{2 s^2} .
 
-A ladder of levels :math:`\sigma_1 > \dots > \sigma_N \geq 0` leads there. **The target of level i**
-is
+A ladder of levels :math:`\sigma_1 > \dots > \sigma_N \geq 0` leads there. **The target of level
+i** is
 
 .. math:: \pi_i \propto e^{-U_i}, \qquad
     U_i(x) = E(x, \sigma_i) + \frac{\|A x - y\|^2}{2 v_i}, \qquad
     v_i = s^2 + \|A\|^2 (\sigma_i^2 - \sigma_N^2) ,
 
-with :math:`\|A\|` the largest singular value. The last, :math:`\pi_N`, has :math:`s^2` alone: it is
-the posterior if :math:`\sigma_N = 0`. A network has no level zero; its lowest level stands for it,
-and :math:`\pi_N` is then the posterior of data with noise :math:`\sigma_N`, exactly. The other
+with :math:`\|A\|` the largest singular value. The last, :math:`\pi_N`, has :math:`s^2` alone: it
+is the posterior if :math:`\sigma_N = 0`. A network has no level zero; its lowest level stands for
+it, and :math:`\pi_N` is then the posterior of data with noise :math:`\sigma_N`, exactly. The other
 targets need not be the law of anything: they only lead to the last.
 
 **Transitions** (`Annealing`) are Langevin steps with the preconditioner
@@ -136,9 +137,9 @@ def descend(
     levels.
 
     At each level :math:`x - t M \nabla U` with :math:`t = 1, \tfrac12, \dots`, the first for which
-    U falls by :math:`10^{-4} \, t \, \|M^{1/2} \nabla U\|^2` or more (Armijo's rule): the energy of
-    a level never rises. A score alone, without an energy, has no such rule. After a step that was
-    taken at once, the next is tried twice as long.
+    U falls by :math:`10^{-4} \, t \, \|M^{1/2} \nabla U\|^2` or more (Armijo's rule): the energy
+    of a level never rises. A score alone, without an energy, has no such rule. After a step that
+    was taken at once, the next is tried twice as long.
 
     Arguments:
         posterior: The posterior.

@@ -1,8 +1,8 @@
 r"""Restoring photographs: the posterior of a picture under an energy, whatever its channels.
 
-The observation y is that of `fokker.images.operators`, with noise s. The prior is the energy of the
-whole picture (`fokker.images.whole`), whose sides and margin ask for a larger picture x: its other
-pixels are unknown (`Cropped`).
+The observation y is that of `fokker.images.operators`, with noise s. The prior is the energy of
+the whole picture (`fokker.images.whole`), whose sides and margin ask for a larger picture x: its
+other pixels are unknown (`Cropped`).
 
 **Channels.** A colour picture under an energy of grey ones is three problems, one for each part
 :math:`u_k` (`fokker.images.color`), with noise :math:`c_k s`. A grey picture under an energy of
@@ -12,10 +12,11 @@ colour ones is seen in each of C channels with noise :math:`\sqrt{C} s`: on grey
 
 and the result is the mean of the channels.
 
-**Levels** fall from the highest that the energy knows, 0.8 at most, to 2 of 255, or the lowest that
-it knows, in equal ratios. Samples are those of `Annealing` without weights. In the dimension of a
-photograph chains are short: accepted moves leave each target unchanged, but modes keep the weights
-that the path gave them, and the deviations are those of chains that may not have forgotten it.
+**Levels** fall from the highest that the energy knows, 0.8 at most, to 2 of 255, or the lowest
+that it knows, in equal ratios. Samples are those of `Annealing` without weights. In the dimension
+of a photograph chains are short: accepted moves leave each target unchanged, but modes keep the
+weights that the path gave them, and the deviations are those of chains that may not have forgotten
+it.
 """
 
 __all__ = ["Restored", "geometric_levels", "restore"]
@@ -135,9 +136,7 @@ def restore(
     return joined(found, own, channels)
 
 
-def joined(
-    found: list[tuple[Descended, Samples | None]], own: int, channels: int
-) -> Restored:
+def joined(found: list[tuple[Descended, Samples | None]], own: int, channels: int) -> Restored:
     r"""Returns the picture of which the problems are the parts."""
 
     def join(parts: list[Tensor]) -> Tensor:

@@ -6,12 +6,12 @@ and :math:`e_i` sees the pixels at most R away. So for any partition of the pixe
 .. math:: E(x) = \sum_T E_T(x), \qquad E_T(x) = \sum_{i \in T} e_i(x), \qquad
     \nabla E(x) = \sum_T \nabla E_T(x) ,
 
-exactly, where :math:`E_T` needs the tile and a margin of R pixels alone. The energy of a picture is
-one energy, whatever the tiles, and so are its gradient and its denoiser: there are no seams, as
+exactly, where :math:`E_T` needs the tile and a margin of R pixels alone. The energy of a picture
+is one energy, whatever the tiles, and so are its gradient and its denoiser: there are no seams, as
 nothing is blended. Memory is that of one tile with its margin (`Tiled`).
 
-**An energy of small images** of p×p pixels becomes one of a picture whose sides are multiples of p,
-the mean over S shifts of the sum over tiles,
+**An energy of small images** of p×p pixels becomes one of a picture whose sides are multiples of
+p, the mean over S shifts of the sum over tiles,
 
 .. math:: E(x) = \frac{1}{S} \sum_s \sum_T \epsilon(P_T \, x^{(s)}) ,
 
@@ -214,7 +214,6 @@ def padded(h: int, w: int, field: Tiled | Shifted) -> tuple[int, int, int, int]:
 def extend(x: Tensor, pad: tuple[int, int, int, int]) -> Tensor:
     r"""Returns pictures with so many pixels around them, reflected as far as there are pixels, the
     last one repeated beyond."""
-    left, right, top, bottom = pad
     h, w = x.shape[2:]
     most = min(max(pad), h - 1, w - 1)
     near = tuple(min(p, most) for p in pad)

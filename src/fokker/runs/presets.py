@@ -21,9 +21,9 @@ log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of
 matching, and `dcd-central` the limit without a second derivative. `reference` is the same U-Net as
 a plain denoiser, trained on as many images. On a GPU all run in bfloat16.
 
-**Photographs.** One local energy (`fokker.networks.unet`) of every noise level from 1 to 100 of 255,
-log-uniform, of squares of 64 pixels cut at random, turned and mirrored: a U-Net of two levels on
-folded pixels without attention, 1.7 million parameters, 3.3 MiB in bfloat16; the limit of the
+**Photographs.** One local energy (`fokker.networks.unet`) of every noise level from 1 to 100 of
+255, log-uniform, of squares of 64 pixels cut at random, turned and mirrored: a U-Net of two levels
+on folded pixels without attention, 1.7 million parameters, 3.3 MiB in bfloat16; the limit of the
 divergence without a second derivative (`Central`), weight `edm`, Muon.
 
 **Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in

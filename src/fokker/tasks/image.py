@@ -249,7 +249,10 @@ class ImageTask(Task):
         r"""Warns of noise that the energy has not seen."""
         channels, seen, also = run.shape[0], [sigma], ""
         if len(x) < channels:
-            seen, also = [sigma * math.sqrt(channels)], ", as a grey picture has in a colour energy"
+            seen, also = (
+                [sigma * math.sqrt(channels)],
+                ", as a grey picture has in a colour energy",
+            )
         elif len(x) > channels:
             seen = [sigma * scale for scale in SCALES]
             also = ", as a colour picture has in a grey energy"
