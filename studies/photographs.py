@@ -178,8 +178,8 @@ def row_of(
     r"""Returns the row of a method: its estimates with the truths and the seconds."""
     found = [errors(e.picture[None], truth[None]) for e, truth, _ in estimates]
     ssims = [e.ssim for e in found if e.ssim is not None]
-    sure = [(e, truth) for e, truth, _ in estimates if e.deviation is not None]
-    quarters = sum((covered(e.picture, e.deviation, t) for e, t in sure), start=torch.zeros(4, 3))
+    sure = [(e.picture, e.deviation, t) for e, t, _ in estimates if e.deviation is not None]
+    quarters = sum((covered(*one) for one in sure), start=torch.zeros(4, 3))
     share = lambda k: float(quarters[:, k].sum() / quarters[:, 0].sum()) if sure else None
     each = lambda k: (quarters[:, k] / quarters[:, 0]).tolist() if sure else None
     own = [abs(e.sigma / sigma - 1) for e, _, _ in estimates if e.sigma is not None]

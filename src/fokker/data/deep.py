@@ -18,7 +18,7 @@ import torch
 import zlib
 
 from pathlib import Path
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from torch import Tensor
 
 from .picture import SIDE, decode, place_of_png, read_bytes, save_png, to_float, whole
@@ -42,6 +42,7 @@ def upright(image: Image.Image, raw: str | None = None) -> np.ndarray:
     r"""Returns the pixels of an opened PNG, turned upright; read in another byte order if
     given."""
     if raw is not None:
+        assert isinstance(image, ImageFile.ImageFile)  # its tiles say how it is decoded
         codec, extents, offset, _ = image.tile[0]
         image.tile = [(codec, extents, offset, raw)]  # pyright: ignore[reportAttributeAccessIssue]
     return np.asarray(ImageOps.exif_transpose(image))

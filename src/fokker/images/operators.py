@@ -40,7 +40,6 @@ import torch.nn.functional as F
 
 from dataclasses import dataclass
 from torch import Tensor
-from typing import ClassVar
 
 from .. import checks
 
@@ -48,7 +47,10 @@ from .. import checks
 class Operator(abc.ABC):
     r"""Abstract linear operator. Subclasses are frozen values."""
 
-    norm: float
+    @property
+    @abc.abstractmethod
+    def norm(self) -> float:
+        r"""The largest singular value, or a bound."""
 
     @abc.abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
@@ -75,7 +77,9 @@ class Operator(abc.ABC):
 class Identity(Operator):
     r"""Creates the operator that leaves a picture as it is: denoising."""
 
-    norm: ClassVar[float] = 1.0
+    @property
+    def norm(self) -> float:
+        return 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
@@ -102,7 +106,6 @@ class Mask(Operator):
     """
 
     seen: Tensor
-    norm: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         seen = self.seen
@@ -112,6 +115,10 @@ class Mask(Operator):
                 f" {tuple(seen.shape)} with values from {float(seen.min()):g} to"
                 f" {float(seen.max()):g}"
             )
+
+    @property
+    def norm(self) -> float:
+        return 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[2:] != self.seen.shape:
@@ -161,7 +168,7 @@ class Downscale(Operator):
         checks.at_least(2, factor=self.factor)
 
     @property
-    def norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def norm(self) -> float:
         return 1 / self.factor
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -201,7 +208,7 @@ class Blur(Operator):
             raise ValueError("expected a kernel of finite numbers that are not all zero")
 
     @property
-    def norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def norm(self) -> float:
         return float(self.kernel.abs().sum())
 
     @property
@@ -252,7 +259,7 @@ class Cropped(Operator):
     pad: tuple[int, int, int, int]
 
     @property
-    def norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def norm(self) -> float:
         return self.inner.norm
 
     def crop(self, x: Tensor) -> Tensor:

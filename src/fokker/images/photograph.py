@@ -71,7 +71,7 @@ def noise_of(
         if len(picture) != shape[0]:
             parts = [(u[None], c) for u, c in zip(to_parts(x)[0, :, None], SCALES, strict=True)]
         field = whole(energy, shape)
-        wide = [(extend(u, padded(*u.shape[2:], field)), c) for u, c in parts]
+        wide = [(extend(u, padded(u.shape[2], u.shape[3], field)), c) for u, c in parts]
         total = lambda s: sum(float(field.total(u, u.new_tensor(c * s))) for u, c in wide)
         scale = min(c for _, c in parts)
         sigma, how = likeliest_sigma(total, low / scale, high), "by the energy"

@@ -153,9 +153,12 @@ def descend(
     """
     checks.points(checks.images(x))
     checks.positive_integer(steps=steps)
+    if not levels:
+        raise ValueError("expected one level or more to descend along, got none")
     count, values, t = 0, [], torch.ones(len(x), dtype=x.dtype, device=x.device)
-    for sigma in levels:
-        e, g = posterior.jet(x, sigma)
+    e, g = posterior.jet(x, levels[0])
+    for k, sigma in enumerate(levels):
+        e, g = posterior.jet(x, sigma) if k else (e, g)
         count, values = count + 1, [float(e[0])]
         for _ in range(steps):
             d = posterior.precondition(g, sigma, scale, 1.0)
