@@ -38,6 +38,7 @@ from typing import ClassVar, Literal
 from . import results, tables
 from .densities.commands import ReproduceComposition, ReproduceLikelihood, ReproduceOOD
 from .generation.command import ReproduceGeneration
+from .picture_commands import ReproducePhotographs, ReproducePosterior
 
 
 @dataclass(frozen=True)
@@ -800,6 +801,8 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "composition": ReproduceComposition,
         "likelihood": ReproduceLikelihood,
         "ood": ReproduceOOD,
+        "posterior": ReproducePosterior,
+        "photographs": ReproducePhotographs,
     },
     "bench": Bench,
     "optima": Optima,

@@ -51,6 +51,7 @@ from .images import (
     optimizer_table,
     schedule_table,
 )
+from .photographs import photograph_table, posterior_table, restoration_table
 from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
@@ -125,6 +126,9 @@ def render(text: str, root: Path) -> str:
         "composition": lambda: composition_table(rows("composition")),
         "ood": lambda: ood_table(rows("ood")),
         "one-pass": lambda: one_pass_table(root / "results/likelihood.json"),
+        "posterior": lambda: posterior_table(rows("posterior")),
+        "photographs": lambda: photograph_table(rows("photographs")),
+        "restored": lambda: restoration_table(rows("photographs")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

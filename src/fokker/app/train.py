@@ -1,10 +1,10 @@
-r"""`fokker train toy | table | denoising | generation`.
+r"""`fokker train toy | table | denoising | photographs | generation`.
 
 The options of a command are those below and one for each setting of the configuration
 (`settings.py`).
 """
 
-__all__ = ["TrainDenoising", "TrainGeneration", "TrainTable", "TrainToy"]
+__all__ = ["TrainDenoising", "TrainGeneration", "TrainPhotographs", "TrainTable", "TrainToy"]
 
 import sys
 import tyro
@@ -48,6 +48,7 @@ from ..runs.presets import (
     generation_config,
     image_config,
     mixture_config,
+    photograph_config,
     preset,
     table_config,
 )
@@ -65,7 +66,7 @@ COMMON = (
 TABLES = {"mixture": mixture_config, "network": table_config}
 TOLD = {"form": "network_form", "augmented": ""}  # the last is set with the augmentation
 MARKS = {"every": "fid_every", "few": "fid_few", "at": "fid_at", "many": "fid_many"}
-IMAGES = {"source": "", "size": "side", "flip": ""}  # options by the fields of ImageData
+IMAGES = {"source": "", "size": "side", "flip": "", "crop": ""}  # options by fields of ImageData
 PLAIN = {**IMAGES, "augment": "", "drop": ""}  # without what only an energy of levels is told
 
 
@@ -252,7 +253,32 @@ class TrainDenoising(Train):
             raise ValueError(f"expected no form for reference, a plain denoiser, got {form!r}")
         base = image_config(self.preset, self.objective, images, device, seed)
         run = self.train(base, f"{images.title}-{self.objective}-{seed}")
-        self.report(run, f"denoise a picture: fokker denoise {run.path} noisy.png -o clean.png")
+        self.report(run, f"denoise a picture: fokker denoise noisy.png --energy {run.path}")
+
+
+@with_settings(
+    *COMMON,
+    Source(ImageData, ("data",), {**IMAGES, "crop": "crop"}),
+    Source(UNet, ("network",)),
+)
+@dataclass(frozen=True)
+class TrainPhotographs(Train):
+    """Train an energy of photographs at noise of 1 to 100 of 255, to denoise and to restore."""
+
+    data: str = tyro.MISSING
+    """A folder of photographs of one size (image files, or Parquet files as Hugging Face lays them
+    out), hub:OWNER/NAME or the name of a set. One file in ten is kept aside for tests."""
+    objective: str = "dcd-central"
+    """The method: dcd-central, dcd-limit or reference (a plain denoiser, no energy)."""
+    time_score: float = 0.0
+    """The weight of the time score, which ties the noise levels; none if zero."""
+
+    def run(self) -> None:
+        images = ImageData(self.data, flip=True, crop=64)
+        device, seed = self.given("device", "cpu"), self.given("seed", 0)
+        base = photograph_config(self.objective, images, device, seed, self.time_score)
+        run = self.train(base, f"{images.title}-photographs-{seed}")
+        self.report(run, f"denoise a picture: fokker denoise noisy.png --energy {run.path}")
 
 
 @with_settings(

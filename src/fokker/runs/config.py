@@ -127,6 +127,9 @@ class ImageData(Data):
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    crop: int | None = None
+    """The side of the square that is cut at a random place from each training image, turned by a
+    random multiple of 90 degrees; the whole image if not given."""
     dequantize: bool = False
     """Whether training images get uniform noise as wide as one of their 256 levels, as those have
     whose likelihood is computed."""
@@ -240,6 +243,9 @@ class UNet:
     zero."""
     augmented: bool = False
     """Whether an energy is told how the images that it is trained on were moved (`augment`)."""
+    local: bool = False
+    """Whether there is no attention, in the middle neither: the energy is then a sum of local
+    ones, and a picture may be of any size. `attention` does not count."""
 
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
@@ -278,11 +284,13 @@ class UNet:
             raise ValueError(
                 f"expected images with sides that are multiples of {multiple}, got {got}"
             )
-        attended = (self.multipliers[level] * self.width for level in self.attention)
+        attention = () if self.local else self.attention
+        attended = (self.multipliers[level] * self.width for level in attention)
         options: dict[str, Any] = {
             "blocks": self.blocks,
             "multipliers": self.multipliers,
-            "attention": self.attention,
+            "attention": attention,
+            "local": self.local,
             "head": math.gcd(64, self.multipliers[-1] * self.width, *attended),
             "heads": self.heads,
             "fold": self.fold,
