@@ -49,7 +49,9 @@ from .images import (
     minutes_to,
     networks_rows,
     optimizer_table,
+    schedule_table,
 )
+from .photographs import photograph_table, posterior_table, restoration_table
 from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
@@ -96,6 +98,7 @@ def render(text: str, root: Path) -> str:
         "kernels": lambda: kernel_table(rows("bench"), "unet-15m"),
         "growth": lambda: growth_table(rows("bench")),
         "flows": lambda: flow_table(root / "results/flows.json"),
+        "schedules": lambda: schedule_table(root / "results/flows.json"),
         "fid": lambda: fid_table(root / "results/fid.json"),
         "denoising": lambda: results.markdown(DENOISING_HEADER, denoising_rows(rows("denoising"))),
         "estimators": lambda: estimator_table(root / "results/estimators.json"),
@@ -123,6 +126,9 @@ def render(text: str, root: Path) -> str:
         "composition": lambda: composition_table(rows("composition")),
         "ood": lambda: ood_table(rows("ood")),
         "one-pass": lambda: one_pass_table(root / "results/likelihood.json"),
+        "posterior": lambda: posterior_table(rows("posterior")),
+        "photographs": lambda: photograph_table(rows("photographs")),
+        "restored": lambda: restoration_table(rows("photographs")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

@@ -66,6 +66,7 @@ def house_table(path: Path) -> str:
 TRUST = {
     "rank-equality": "torchrun --nproc-per-node 4 studies/trust/rank_equality.py",
     "kill": "python studies/trust/kill.py --kills 30",
+    "pack": "python studies/trust/packing.py --data svhn",
     "nan": "python studies/trust/hostile.py --paper",
     "fuzz": "python studies/trust/fuzz.py --inputs 100000",
     "hostile-folders": "python studies/trust/hostile_folders.py",

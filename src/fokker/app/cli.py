@@ -22,11 +22,13 @@ from .doctor import Doctor
 from .evaluate import Evaluate
 from .export import Export
 from .output import mute
+from .pack import Pack, Unpack
 from .report import Report
+from .restore import Restore
 from .sample import Sample
 from .score import Score
 from .studio import Studio
-from .train import TrainDenoising, TrainGeneration, TrainTable, TrainToy
+from .train import TrainDenoising, TrainGeneration, TrainPhotographs, TrainTable, TrainToy
 from .. import __version__, checks
 from ..compute.ranks import first_rank
 from ..files import first_line
@@ -43,13 +45,17 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
         "toy": TrainToy,
         "table": TrainTable,
         "denoising": TrainDenoising,
+        "photographs": TrainPhotographs,
         "generation": TrainGeneration,
     },
     "evaluate": Evaluate,
     "sample": Sample,
     "score": Score,
     "denoise": Denoise,
+    "restore": Restore,
     "export": Export,
+    "pack": Pack,
+    "unpack": Unpack,
     "report": Report,
     "studio": Studio,
     "doctor": Doctor,
@@ -61,7 +67,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "merge": "Join files of results that hold parts of one study.",
 }
 
-SHORT = {"-n": "--n", "-o": "--out"}
+SHORT = {"-n": "--n", "-o": "--out", "--class": "--classes"}
 OPTIONAL = tyro.constructors.ConstructorRegistry()
 
 
