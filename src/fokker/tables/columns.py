@@ -73,13 +73,6 @@ class Number:
             mean, scale = first, 1.0
         return cls(name, mean, scale, constant, float(np.median(known)), gaps)
 
-    def encode(self, x: np.ndarray) -> list[np.ndarray]:
-        unknown = np.isnan(x)
-        z = (np.where(unknown, self.median, x) - self.mean) / self.scale
-        if self.constant:
-            z = OTHER * np.sign(np.where(np.abs(z) <= SAME * abs(self.mean), 0.0, z))
-        return [z, unknown.astype(float)] if self.gaps else [z]
-
     def decode(self, z: np.ndarray) -> list[Any]:
         x = z[:, 0] * (0.0 if self.constant else self.scale) + self.mean
         return [
@@ -102,9 +95,10 @@ class Category:
     def fit(cls, name: str, x: np.ndarray) -> "Category":
         return cls(name, tuple(sorted(set(texts(x)))))
 
-    def encode(self, x: np.ndarray) -> list[np.ndarray]:
-        found = np.array(texts(x), dtype=object)
-        return [(found == value).astype(float) for value in self.values]
+    def encode(self, x: np.ndarray) -> np.ndarray:
+        number = {value: k for k, value in enumerate(self.values)}
+        found = np.array([number.get(value, -1) for value in texts(x)])
+        return (found[:, None] == np.arange(self.width)).astype(float)
 
     def decode(self, z: np.ndarray) -> list[Any]:
         return [self.values[k] for k in z.argmax(1)]
@@ -180,22 +174,30 @@ class Columns:
         r"""Returns the coordinates of rows, :math:`(N, d)` in float64."""
         x = self.select(x)
         frame = is_frame(x)
-        x = x if frame else np.asarray(x, dtype=float)
+        mixed = any(isinstance(column, Category) for column in self.columns)
+        x = x if frame else np.asarray(x, dtype=object if mixed else float)
         if x.shape[1] != len(self.columns):
             raise ValueError(f"expected {len(self.columns)} columns, got {x.shape[1]}")
-        parts: list[np.ndarray] = []
+        which = [j for j, column in enumerate(self.columns) if isinstance(column, Number)]
+        if frame:
+            values = [numbers(x.iloc[:, j], self.columns[j].name) for j in which]
+            z = np.stack(values, axis=1) if values else np.empty((len(x), 0))
+        else:
+            z = x if len(which) == x.shape[1] else x[:, which].astype(float)
+        z, unknown = standardized(z, [c for c in self.columns if isinstance(c, Number)])
+        if len(which) == len(self.owners):  # nothing but numbers without gaps
+            return z
+        starts = np.cumsum([0, *(column.width for column in self.columns)])
+        out = np.empty((len(x), len(self.owners)))
+        out[:, starts[which]] = z
+        for k, j in enumerate(which):
+            if self.columns[j].width > 1:
+                out[:, starts[j] + 1] = unknown[:, k]
         for j, column in enumerate(self.columns):
-            if not frame:
-                values = x[:, j]
-            elif isinstance(column, Number):
-                values = numbers(x.iloc[:, j], column.name)
-            else:
-                values = labels(x.iloc[:, j])
             if isinstance(column, Category):
-                parts += column.encode(np.asarray(values, dtype=object))
-            else:
-                parts += column.encode(values)
-        return np.stack(parts, axis=1)
+                values = labels(x.iloc[:, j]) if frame else x[:, j]
+                out[:, starts[j] : starts[j + 1]] = column.encode(values)
+        return out
 
     def decode(self, z: np.ndarray) -> list[dict[str, Any]]:
         r"""Returns rows in the units of the table, as one dictionary a row."""
@@ -213,6 +215,22 @@ class Columns:
         r"""Returns the sum of parts of coordinates, :math:`(N, d)`, over those of each column."""
         owners = np.array(self.owners)
         return np.stack([parts[:, owners == j].sum(1) for j in range(len(self.columns))], axis=1)
+
+
+def standardized(x: np.ndarray, columns: Sequence[Number]) -> tuple[np.ndarray, np.ndarray]:
+    r"""Returns the standardized values of columns of numbers, and which of them are missing."""
+    mean, scale, median = (
+        np.array([getattr(c, name) for c in columns]) for name in ("mean", "scale", "median")
+    )
+    unknown = np.isnan(x)
+    z = (np.where(unknown, median, x) if unknown.any() else x) - mean
+    z /= scale
+    constant = np.array([c.constant for c in columns], dtype=bool)
+    if constant.any():
+        off = z[:, constant]
+        same = np.abs(off) <= SAME * np.abs(mean[constant])
+        z[:, constant] = OTHER * np.sign(np.where(same, 0.0, off))
+    return z, unknown
 
 
 def is_number(kind: Any) -> bool:

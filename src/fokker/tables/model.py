@@ -15,13 +15,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from .correction import Corrected, Net
-from .mixture import other
+from .mixture import PROTOTYPES, most_rows, other
 from .stacking import stack
 from .surprise import Surprise, held_out
 from ..energies import Energy
 from ..metrics.attribution import contributions, nearest, p_values
-
-PROTOTYPES = 2000  # rows that are kept to compare with, at most
 
 
 class TableModel(Energy):
@@ -69,7 +67,7 @@ class TableModel(Energy):
         fit = lambda rows: Surprise.fit(rows, None, PROTOTYPES, False, seed)
         surprise, order = fit(every), torch.randperm(len(every), generator=generator)
         reference = held_out(every, fit, surprise, order)
-        rows = every[order[:PROTOTYPES]]
+        rows = every[order[: most_rows(every.shape[1])]]
         return cls(density, surprise, reference, rows, surprise(rows, apart=True))
 
     @classmethod
@@ -91,7 +89,7 @@ class TableModel(Energy):
         density = Corrected.of(groups["density"], bound)
         surprise = Surprise.of(groups["surprise"])
         columns, coordinates = density.base.centers.shape[1], rows.shape[1]
-        if columns > coordinates or len(surprise.view.mean) != coordinates:
+        if columns > coordinates or len(surprise.view.highest) != coordinates:
             raise other(groups[""], f"a model of {columns} columns")
         return cls(density, surprise, reference, rows, odd)
 
