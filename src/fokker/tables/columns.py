@@ -6,9 +6,10 @@ coordinates, in float64:
 - **numbers**: :math:`z = (x - m) / s` with the mean and the standard deviation of the training
   rows. Of a column that is constant there, nothing is known of the units in which it varies: a row
   that has its value is at 0, any other at 4 or -4.
-- **categories** (text, `category`, booleans in a frame): one coordinate per category, 1 or 0. Two
-  different categories are as far apart as two average values of a number: a squared distance
-  of 2. A category that the training rows do not have is 0 in all coordinates.
+- **categories** (text, `category`, booleans in a frame; in an array their numbers): one
+  coordinate per category, 1 or 0. Two different categories are as far apart as two average values
+  of a number: a squared distance of 2. A category that the training rows do not have is 0 in all
+  coordinates.
 - **missing values**: a number is replaced by the median of the training rows, and one more
   coordinate says that it was missing, if the training rows have missing values there. A missing
   category is a category of its own.
@@ -30,6 +31,7 @@ from ..checks import brief
 
 STEADY = 1e-15  # a spread below this share of the largest value is rounding
 SAME = 1e-9  # the share of a constant that a value may be off and count as it
+OFF = 1000.0  # nats by which a row is less likely for each constant that it does not have
 OTHER = 4.0  # standardized value of one that differs from a constant
 MISSING = "(missing)"
 
@@ -95,10 +97,21 @@ class Category:
     def fit(cls, name: str, x: np.ndarray) -> "Category":
         return cls(name, tuple(sorted(set(texts(x)))))
 
-    def encode(self, x: np.ndarray) -> np.ndarray:
+    @property
+    def texts(self) -> tuple[str, ...]:
+        r"""The categories without the missing one, which is the last."""
+        return tuple(value for value in self.values if value != MISSING)
+
+    def codes(self, x: np.ndarray) -> np.ndarray:
+        r"""Returns the numbers of categories, -1 for those that are not known."""
         number = {value: k for k, value in enumerate(self.values)}
-        found = np.array([number.get(value, -1) for value in texts(x)])
-        return (found[:, None] == np.arange(self.width)).astype(float)
+        return np.array([number.get(value, -1) for value in texts(x)], dtype=float)
+
+    def encode(self, codes: np.ndarray) -> np.ndarray:
+        r"""Returns the coordinates of categories by their numbers, NaN for a missing one."""
+        if MISSING in self.values:
+            codes = np.where(np.isnan(codes), self.values.index(MISSING), codes)
+        return (codes[:, None] == np.arange(self.width)).astype(float)
 
     def decode(self, z: np.ndarray) -> list[Any]:
         return [self.values[k] for k in z.argmax(1)]
@@ -118,17 +131,27 @@ class Columns:
     owners: tuple[int, ...] = field(default=())  # the column of each coordinate
 
     @classmethod
-    def fit(cls, x: Any, names: Sequence[str] = ()) -> "Columns":
+    def fit(
+        cls, x: Any, names: Sequence[str] = (), categories: Sequence[Sequence[str]] = ()
+    ) -> "Columns":
         r"""Returns the map that the training rows define.
 
         Arguments:
             x: The rows, an array or a frame.
             names: The names of the columns of an array; x0, x1 and so on if not given.
+            categories: The texts of each column of categories of an array, whose values are their
+                numbers, and none for a column of numbers; none at all if all are of numbers.
         """
         if not is_frame(x):
             x = np.asarray(x, dtype=float)
             names = names or [f"x{j}" for j in range(x.shape[1])]
-            found = [Number.fit(name, x[:, j]) for j, name in enumerate(names)]
+            found = []
+            for j, name in enumerate(names):
+                if known := tuple(categories[j]) if categories else ():
+                    gaps = (MISSING,) if np.isnan(x[:, j]).any() else ()  # the last of them
+                    found.append(Category(name, known + gaps))
+                else:
+                    found.append(Number.fit(name, x[:, j]))
         else:
             found = []
             for j, name in enumerate(x.columns):
@@ -174,8 +197,7 @@ class Columns:
         r"""Returns the coordinates of rows, :math:`(N, d)` in float64."""
         x = self.select(x)
         frame = is_frame(x)
-        mixed = any(isinstance(column, Category) for column in self.columns)
-        x = x if frame else np.asarray(x, dtype=object if mixed else float)
+        x = x if frame else np.asarray(x, dtype=float)
         if x.shape[1] != len(self.columns):
             raise ValueError(f"expected {len(self.columns)} columns, got {x.shape[1]}")
         which = [j for j, column in enumerate(self.columns) if isinstance(column, Number)]
@@ -183,7 +205,7 @@ class Columns:
             values = [numbers(x.iloc[:, j], self.columns[j].name) for j in which]
             z = np.stack(values, axis=1) if values else np.empty((len(x), 0))
         else:
-            z = x if len(which) == x.shape[1] else x[:, which].astype(float)
+            z = x if len(which) == x.shape[1] else x[:, which]
         z, unknown = standardized(z, [c for c in self.columns if isinstance(c, Number)])
         if len(which) == len(self.owners):  # nothing but numbers without gaps
             return z
@@ -195,8 +217,8 @@ class Columns:
                 out[:, starts[j] + 1] = unknown[:, k]
         for j, column in enumerate(self.columns):
             if isinstance(column, Category):
-                values = labels(x.iloc[:, j]) if frame else x[:, j]
-                out[:, starts[j] : starts[j + 1]] = column.encode(values)
+                codes = column.codes(labels(x.iloc[:, j])) if frame else x[:, j]
+                out[:, starts[j] : starts[j + 1]] = column.encode(codes)
         return out
 
     def decode(self, z: np.ndarray) -> list[dict[str, Any]]:
@@ -206,10 +228,20 @@ class Columns:
         return [dict(zip(self.names, row, strict=True)) for row in zip(*lists, strict=True)]
 
     def numbers(self, z: np.ndarray) -> np.ndarray:
-        r"""Returns rows in the units of a table of numbers alone, :math:`(N, D)`, with NaN for
-        missing values."""
-        rows = self.decode(z)
-        return np.array([[np.nan if v is None else v for v in r.values()] for r in rows])
+        r"""Returns rows in the units of an array, :math:`(N, D)`, with NaN for missing values and
+        the numbers of categories."""
+        owners = np.array(self.owners)
+        lists = []
+        for j, column in enumerate(self.columns):
+            inner = z[:, owners == j]
+            if isinstance(column, Category):
+                codes = inner.argmax(1).astype(float)
+                if MISSING in column.values:
+                    codes[codes == column.values.index(MISSING)] = np.nan
+                lists.append(codes)
+            else:
+                lists.append(np.array(column.decode(inner), dtype=float))  # NaN for None
+        return np.stack(lists, axis=1)
 
     def gather(self, parts: np.ndarray) -> np.ndarray:
         r"""Returns the sum of parts of coordinates, :math:`(N, d)`, over those of each column."""

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing import Any, Self
 
+from .columns import OFF
 from .correction import Corrected, draw, learn, tilt
 from .estimator import TableEstimator
 from .mixture import LevelEnergy
@@ -27,7 +28,6 @@ from .stacking import stack
 
 ERRORS = 2.0
 LEVEL = 0.1  # at which the correction is read
-OFF = 1000.0  # nats by which a row is less likely for each constant that it does not have
 
 
 class EnergyDensity(DensityMixin, TableEstimator):

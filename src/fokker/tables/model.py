@@ -19,7 +19,7 @@ from .mixture import PROTOTYPES, most_rows, other
 from .stacking import stack
 from .surprise import Surprise, held_out
 from ..energies import Energy
-from ..metrics.attribution import contributions, nearest, p_values
+from ..metrics.attribution import contributions, nearest
 
 
 class TableModel(Energy):
@@ -89,7 +89,7 @@ class TableModel(Energy):
         density = Corrected.of(groups["density"], bound)
         surprise = Surprise.of(groups["surprise"])
         columns, coordinates = density.base.centers.shape[1], rows.shape[1]
-        if columns > coordinates or len(surprise.view.highest) != coordinates:
+        if columns > coordinates or len(surprise.view.mean) != coordinates:
             raise other(groups[""], f"a model of {columns} columns")
         return cls(density, surprise, reference, rows, odd)
 
@@ -101,12 +101,8 @@ class TableModel(Energy):
         with torch.no_grad():
             return self.surprise(z, apart=True)
 
-    def p_values(self, z: Tensor) -> Tensor:
-        r"""Returns the share of held-out rows that are at least as odd as each row."""
-        return p_values(self.reference, self.oddness(z))
-
-    def reasons(self, z: Tensor) -> Tensor:
+    def reasons(self, z: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns what each coordinate adds to the surprise of rows above that of the nearest
-        likely row, :math:`(B, D)`."""
+        likely row, :math:`(B, D)`, and these likely rows."""
         near = self.rows[nearest(self.rows, self.odd, z)]
-        return contributions(self.surprise, z, near).detach()
+        return contributions(self.surprise, z, near).detach(), near

@@ -145,8 +145,8 @@ class Surprise(nn.Module):
             group = groups[name.replace(" ", "_")]
             inner = {k.removeprefix("energy."): t for k, t in group.items() if "energy." in k}
             made = Expert(name, energy := assemble(inner))
-            if energy.centers.shape[1] != len(view.highest):
-                raise other(group, f"an expert of {len(view.highest)} columns")
+            if energy.centers.shape[1] != len(view.mean):
+                raise other(group, f"an expert of {len(view.mean)} columns")
             experts.append(made)
         return cls(view, experts)
 
