@@ -208,7 +208,10 @@ def test_commands(run, points, tmp_path, capsys, monkeypatch):
         ("a,b\n1,2\n3,x\n", r"line 3, column 'b': expected a number, as '2' in line 2, got the"),
         ("a,b\n1,2\n3,inf\n", r"line 3, column 2 'b': expected a finite number, got 'inf'"),
         ("a,a\n1,2\n3,4\n", r"line 1, column 2: expected a name of its own, got 'a'"),
-        ("id\nu\nv\nw\n", r"expected columns of numbers or of a few categories, got only 'id'"),
+        (
+            "id\nu\nv\nw\n",
+            r"expected columns of numbers or of a few categories, got only 'id', of",
+        ),
         ("a,b\n1,2\n1,2\n1,2\n1,2\n", r"expected a column that varies, got 2 equal rows"),
         ("a,b\n1,2\n3,4\n", r"expected 3 rows or more to train, validate and test on, got 2"),
     ],

@@ -104,7 +104,7 @@ class MixtureTask(TableTask):
     def load(self) -> Self:
         data, seed = self.source, self.config.seed
         assert isinstance(data, TableData)
-        table, self.path = without_identifiers(read_table(Path(data.path), True)), data.path
+        table, self.path = without_identifiers(Path(data.path)), data.path
         self.whole, self.names, self.values = table, table.columns, table.values
         if len(table.values) < FEW:
             raise ValueError(
@@ -118,6 +118,7 @@ class MixtureTask(TableTask):
         self.every = torch.from_numpy(self.table.encode(table.values.numpy()))
         fitted = self.every[rows[0]]
         self.varies = fitted.amin(0) < fitted.amax(0)
+        self.steady = fitted[0].where(~self.varies, math.nan)
         if not self.varies.any():
             raise ValueError(
                 f"{data.path}: expected a column that varies, got {len(train)} equal rows to train"
@@ -147,7 +148,7 @@ class MixtureTask(TableTask):
         return deepcopy(self.start)
 
     def check_card(self, card: Line) -> None:
-        if card.get("table") != table_card(self.table, self.varies):
+        if card.get("table") != table_card(self.table, self.steady):
             raise ValueError(f"expected the rows that were trained on, got others in {self.path}")
 
     def judge_alone(self, energy: Energy, device: torch.device) -> Line:
@@ -160,7 +161,7 @@ class MixtureTask(TableTask):
         })
 
     def card(self, energy: Energy, device: torch.device) -> Line:
-        return {"table": table_card(self.table, self.varies)}
+        return {"table": table_card(self.table, self.steady)}
 
     def complete(self, energy: Any, device: torch.device) -> tuple[Line, Line]:
         density = energy.density.to("cpu")
@@ -209,9 +210,15 @@ class MixtureTask(TableTask):
         return figures.pair_figure(data, model, names) if len(data) and len(model) else ""
 
     def trust(self, energy: Any) -> str:
-        if energy.level is None:
-            return "The density is a mixture of Gaussians: log Z is known exactly."
-        return "log Z is found from samples of the mixture under the correction."
+        known = "The density is a mixture of Gaussians: log Z is known exactly."
+        if energy.level is not None:
+            known = "log Z is found from samples of the mixture under the correction."
+        if len(self.table.owners) == len(self.table.columns) and not energy.categories:
+            return known
+        return (
+            f"{known} Each category, and each mark of a missing value, counts as a number that is"
+            " 0 or 1: their part of the likelihoods depends on the least width of a Gaussian."
+        )
 
 
 class Inner(Energy):
@@ -247,7 +254,8 @@ class MixtureEnergy(PointEnergy):
     def __init__(self, model: TableModel, card: Line, level: float) -> None:
         super().__init__()
         self.model, self.card = model, card
-        self.table, self.varies = table_of(card["table"])
+        self.table, self.steady = table_of(card["table"])
+        self.varies = self.steady.isnan()
         self.columns = self.table.names
         texts = [c.texts if isinstance(c, Category) else () for c in self.table.columns]
         self.categories = tuple(texts) if any(texts) else ()
@@ -270,7 +278,7 @@ class MixtureEnergy(PointEnergy):
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.inner(x)
-        off = OFF * (z[:, ~self.varies] != 0).to(z).sum(1)
+        off = OFF * (z != self.steady)[:, ~self.varies].to(z).sum(1)
         return self.energy(z[:, self.varies]) + off + self.log_z + self.table.log_volume
 
     def surprise(self, x: Tensor) -> Tensor:
@@ -288,7 +296,7 @@ class MixtureEnergy(PointEnergy):
 
     def sample(self, n: int, generator: torch.Generator) -> Sampled:
         r"""Returns n points and the verdict on them."""
-        z = torch.zeros(n, len(self.varies), dtype=torch.float64)
+        z = self.steady.expand(n, -1).clone()
         base = self.model.density.base
         if self.level is None:
             z[:, self.varies] = base.sample(n, generator)
@@ -300,8 +308,10 @@ class MixtureEnergy(PointEnergy):
         return Sampled(points, Verdict(said, (), {"log_z": self.log_z, "ess": float(n)}))
 
 
-def without_identifiers(table: Table) -> Table:
-    r"""Returns the table without columns of texts that tell single rows apart, and says so."""
+def without_identifiers(path: Path) -> Table:
+    r"""Returns the table of a file without columns of texts that tell single rows apart, and says
+    so."""
+    table = read_table(path, mixed=True)
     left = table.identifiers()
     if not left:
         return table
@@ -309,32 +319,38 @@ def without_identifiers(table: Table) -> Table:
     kept = [j for j in range(len(table.columns)) if j not in left]
     if not kept:
         raise ValueError(
-            f"expected columns of numbers or of a few categories, got only {brief(names)}, of"
-            " texts that tell rows apart: turn them into numbers"
+            f"{path}: expected columns of numbers or of a few categories, got only"
+            f" {brief(names)}, of texts that tell rows apart: turn them into numbers"
         )
     warnings.warn(
-        f"left out, as their texts tell single rows apart: {brief(names)}; turn dates into numbers"
-        " to keep them",
+        f"{path}: left out, as their texts tell single rows apart: {brief(names)}; turn dates into"
+        " numbers to keep them",
         stacklevel=2,
     )
     return table.select(kept)
 
 
-def table_card(table: Columns, varies: Tensor) -> Line:
-    r"""Returns the map of a table in the types of JSON, and which coordinates vary."""
+def table_card(table: Columns, steady: Tensor) -> Line:
+    r"""Returns the map of a table in the types of JSON, and the coordinates that are constant
+    (NaN for those that vary)."""
     columns = [list(dataclasses.asdict(column).values()) for column in table.columns]
     columns = [[list(v) if isinstance(v, tuple) else v for v in column] for column in columns]
-    return {"columns": columns, "varies": varies.tolist()}
+    values = [None if math.isnan(v) else v for v in steady.tolist()]
+    return {"columns": columns, "steady": values}
 
 
 def table_of(card: Line) -> tuple[Columns, Tensor]:
-    r"""Returns the map, and which coordinates vary, of which `table_card` returned this."""
+    r"""Returns the map, and the coordinates that are constant, of which `table_card` returned
+    this."""
     found = [column_of(values) for values in card["columns"]]
     owners = tuple(j for j, column in enumerate(found) for _ in range(column.width))
-    varies = card["varies"]
-    if len(varies) != len(owners) or not all(type(v) is bool for v in varies):
-        raise ValueError(f"expected whether each of {len(owners)} coordinates varies")
-    return Columns(tuple(found), False, owners), torch.tensor(varies)
+    steady = [math.nan if v is None else v for v in card["steady"]]
+    if len(steady) != len(owners) or not all(type(v) is float for v in steady):
+        raise ValueError(
+            f"expected the value of each of {len(owners)} coordinates that is constant, got"
+            f" {brief(card['steady'])}"
+        )
+    return Columns(tuple(found), False, owners), torch.tensor(steady, dtype=torch.float64)
 
 
 def column_of(values: list[Any]) -> Number | Category:
