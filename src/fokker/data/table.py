@@ -19,7 +19,7 @@ and, in a text, columns of categories, whose cells are texts and none a number: 
 place of its text in the sorted `categories` of the column then.
 """
 
-__all__ = ["Standardize", "Table", "read_table", "shown", "split"]
+__all__ = ["Standardize", "Table", "identifies", "read_table", "shown", "split"]
 
 import csv
 import io
@@ -77,19 +77,22 @@ class Table:
         return Table(self.values[:, list(kept)], names, texts if any(texts) else ())
 
     def identifiers(self) -> tuple[int, ...]:
-        r"""Returns the columns of categories that tell single rows apart, as names and dates do:
-        those of more than `CATEGORIES` texts, or more than half as many as they have values."""
+        r"""Returns the columns of categories that tell single rows apart."""
         counts = (~self.values.isnan()).sum(0).tolist()
         sizes = [len(self.texts(j)) for j in range(len(self.columns))]
         return tuple(
-            j
-            for j, (size, n) in enumerate(zip(sizes, counts, strict=True))
-            if size > CATEGORIES or size > max(2, n / 2)
+            j for j, (size, n) in enumerate(zip(sizes, counts, strict=True)) if identifies(size, n)
         )
 
     def cell(self, i: int, j: int) -> str:
         r"""Returns a value in words."""
         return shown(float(self.values[i, j]), self.texts(j))
+
+
+def identifies(texts: int, values: int) -> bool:
+    r"""Returns whether a column tells single rows apart, as names and dates do: whether it has more
+    than `CATEGORIES` different texts, or more than half as many as values."""
+    return texts > CATEGORIES or texts > max(2, values / 2)
 
 
 def shown(value: float, texts: Sequence[str]) -> str:

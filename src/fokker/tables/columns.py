@@ -15,7 +15,8 @@ coordinates, in float64:
   category is a category of its own.
 
 Columns of a frame are matched by name. Extra columns are ignored with a warning that names them,
-missing ones are an error.
+missing ones are an error. Columns of texts that tell single rows apart, as names and dates do, are
+left out with a warning (`fokker.data.table.identifies`).
 """
 
 __all__ = ["Columns", "Names"]
@@ -24,10 +25,11 @@ import numpy as np
 import warnings
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..checks import brief
+from ..data.table import identifies
 
 STEADY = 1e-15  # a spread below this share of the largest value is rounding
 SAME = 1e-9  # the share of a constant that a value may be off and count as it
@@ -128,7 +130,8 @@ class Columns:
 
     columns: tuple[Number | Category, ...]
     named: bool  # whether by the names of a frame
-    owners: tuple[int, ...] = field(default=())  # the column of each coordinate
+    owners: tuple[int, ...] = ()  # the column of each coordinate
+    left: tuple[str, ...] = ()  # columns of the frame that were left out
 
     @classmethod
     def fit(
@@ -142,6 +145,7 @@ class Columns:
             categories: The texts of each column of categories of an array, whose values are their
                 numbers, and none for a column of numbers; none at all if all are of numbers.
         """
+        left: list[str] = []
         if not is_frame(x):
             x = np.asarray(x, dtype=float)
             names = names or [f"x{j}" for j in range(x.shape[1])]
@@ -159,10 +163,27 @@ class Columns:
                 values = x.iloc[:, j]
                 if is_number(kind):
                     found.append(Number.fit(str(name), numbers(values, str(name))))
+                    continue
+                made = Category.fit(str(name), known := labels(values))
+                if identifies(len(made.texts), len(known)):
+                    left.append(str(name))
                 else:
-                    found.append(Category.fit(str(name), labels(values)))
+                    found.append(made)
+        if left:
+            names = brief(", ".join(left))
+            if not found:
+                raise ValueError(
+                    f"expected columns of numbers or of a few categories, got only {names}, of"
+                    " texts that tell rows apart: turn them into numbers"
+                )
+            warnings.warn(
+                f"left out, as their texts tell single rows apart: {names}; turn dates into"
+                " numbers to keep them",
+                Names,
+                stacklevel=4,
+            )
         owners = tuple(j for j, column in enumerate(found) for _ in range(column.width))
-        return cls(tuple(found), is_frame(x), owners)
+        return cls(tuple(found), is_frame(x), owners, tuple(left))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -189,7 +210,8 @@ class Columns:
                 f"expected the columns {brief(', '.join(self.names))}, got no"
                 f" {brief(', '.join(missing))}"
             )
-        if extra := [name for name in given if name not in self.names]:
+        known = {*self.names, *self.left}
+        if extra := [name for name in given if name not in known]:
             warnings.warn(f"ignored columns: {brief(', '.join(extra))}", Names, stacklevel=3)
         return x.iloc[:, [given.index(name) for name in self.names]]
 
