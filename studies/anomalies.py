@@ -115,6 +115,26 @@ def experts(*names: str, contamination: float | None = 0.0, correct: bool = Fals
     return scores
 
 
+def contrasted(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
+    r"""Clusters with a correction that is learned by contrast with their samples."""
+    import torch
+
+    from .contrast import contrast
+    from fokker.tables.columns import Columns
+    from fokker.tables.surprise import COMPONENTS, FITTED, LEVEL, PER_COMPONENT, Expert
+
+    columns = Columns.fit(train)
+    encode = lambda x: torch.from_numpy(columns.encode(x))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    rows = encode(train)[order[:FITTED]]
+    clusters = max(1, min(COMPONENTS, len(rows) // PER_COMPONENT))
+    energy, _, _ = contrast(rows, clusters, LEVEL, LEVEL, seed)
+    expert = Expert("clusters", energy)
+    expert.calibrate(rows)
+    with torch.no_grad():
+        return expert(encode(test), apart=False).numpy()
+
+
 def neighbors(k: int, mean: bool) -> Scores:
     def scores(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
         from sklearn.neighbors import NearestNeighbors
@@ -188,6 +208,7 @@ TRIALS: dict[str, Scores] = {
     "ranks": experts("ranks"),
     "clusters": experts("clusters"),
     "clusters, corrected": experts("clusters", correct=True),
+    "clusters, contrasted": contrasted,
     "core": experts("core", contamination=None),
     "rows, ranks": experts("rows", "ranks"),
     "rows, ranks, clusters": experts("rows", "ranks", "clusters"),

@@ -259,7 +259,7 @@ def test_an_array_has_the_coordinates_of_its_frame():
     table.loc["id3", "size"] = np.nan
     codes = (table["color"] == "red").astype(float)
     array = np.c_[table["size"], codes, table["weight"]]
-    columns = Columns.fit(array, table.columns, ((), ("blue", "red"), ()))
+    columns = Columns.fit(array, list(table.columns), ((), ("blue", "red"), ()))
     assert np.array_equal(columns.encode(array), Columns.fit(table).encode(table))
     assert np.allclose(columns.numbers(columns.encode(array)), array, rtol=1e-12, equal_nan=True)
 

@@ -90,8 +90,8 @@ class Table:
 
 
 def identifies(texts: int, values: int) -> bool:
-    r"""Returns whether a column tells single rows apart, as names and dates do: whether it has more
-    than `CATEGORIES` different texts, or more than half as many as values."""
+    r"""Returns whether a column tells single rows apart, as names and dates do: whether it has
+    more than `CATEGORIES` different texts, or more than half as many as values."""
     return texts > CATEGORIES or texts > max(2, values / 2)
 
 
