@@ -119,9 +119,10 @@ def contrasted(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
     r"""Clusters with a correction that is learned by contrast with their samples."""
     import torch
 
-    from .contrast import contrast
     from fokker.tables.columns import Columns
     from fokker.tables.surprise import COMPONENTS, FITTED, LEVEL, PER_COMPONENT, Expert
+
+    from .contrast import contrast
 
     columns = Columns.fit(train)
     encode = lambda x: torch.from_numpy(columns.encode(x))
@@ -213,9 +214,7 @@ TRIALS: dict[str, Scores] = {
     "rows, ranks": experts("rows", "ranks"),
     "rows, ranks, clusters": experts("rows", "ranks", "clusters"),
     "rows, ranks, clusters, corrected": experts("rows", "ranks", "clusters", correct=True),
-    "rank clusters": experts("rank clusters"),
     "rows, ranks, both clusters": experts(*SAME),
-    "rows, ranks, both clusters, corrected": experts(*SAME, correct=True),
     "all, fenced": experts("rows", "ranks", "clusters", "core", contamination=None),
     "all and rank clusters, fenced": experts(*SAME, "core", contamination=None),
     "rows, ranks, clusters of the core": experts("rows", "ranks", "clusters", contamination=0.1),
