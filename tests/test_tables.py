@@ -133,6 +133,7 @@ def test_leading_directions_are_those_of_the_singular_vectors():
         x = rows_of(n, 90) * torch.linspace(3, 0.1, 90)
         center, directions, variance = leading(x)
         _, singular, basis = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+        assert directions is not None
         r = directions.shape[1]
         assert r == min(n - 1, 64) and torch.allclose(center, x.mean(0))
         projector = basis[:r].T @ basis[:r]
@@ -145,7 +146,9 @@ def test_few_rows_of_many_columns_are_kept():
     assert [most_rows(d) for d in (10, 131, 262, 3000)] == [2000, 2000, 1000, 500]
     assert most_rows(3000, 20) == 20
     detector = EnergyOutlier().fit(np.random.default_rng(0).normal(size=(900, 700)))
-    assert len(detector.surprise_.experts["rows"].energy.rows) == 500
+    expert = detector.surprise_.experts["rows"]
+    assert isinstance(expert, Expert) and isinstance(expert.energy, Rows)
+    assert len(expert.energy.rows) == 500
 
 
 def test_a_row_far_from_all_others_is_not_impossible():

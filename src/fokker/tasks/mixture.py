@@ -67,7 +67,9 @@ class MixtureTask(TableTask):
     # --- without data ---
 
     def cells(self, run: Run, rows: list[list[float]]) -> list[list[Any]]:
-        texts = run.energy.categories or [()] * len(run.energy.columns)
+        energy = run.energy
+        assert isinstance(energy, MixtureEnergy)
+        texts = energy.categories or ((),) * len(energy.columns)
         cell = lambda v, t: "" if math.isnan(v) else t[int(v)] if t else v
         return [[cell(v, t) for v, t in zip(row, texts, strict=True)] for row in rows]
 
