@@ -97,7 +97,9 @@ def energy(contamination: Any = "auto", correction: bool = False) -> Scores:
     return scores
 
 
-def experts(*names: str, contamination: float | None = 0.0, correct: bool = False) -> Scores:
+def experts(
+    *names: str, contamination: float | None = 0.0, correct: bool = False, kept: int = 2000
+) -> Scores:
     r"""Returns the surprise of some experts alone, without held-out rows."""
 
     def scores(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
@@ -108,7 +110,7 @@ def experts(*names: str, contamination: float | None = 0.0, correct: bool = Fals
 
         columns = Columns.fit(train)
         encode = lambda x: torch.from_numpy(columns.encode(x))
-        found = Surprise.fit(encode(train), contamination, correct=correct, seed=seed, names=names)
+        found = Surprise.fit(encode(train), contamination, kept, correct, seed, names)
         with torch.no_grad():
             return found(encode(test)).numpy()
 
@@ -215,6 +217,7 @@ TRIALS: dict[str, Scores] = {
     "rows, ranks, clusters": experts("rows", "ranks", "clusters"),
     "rows, ranks, clusters, corrected": experts("rows", "ranks", "clusters", correct=True),
     "rows, ranks, both clusters": experts(*SAME),
+    "rows, ranks, both clusters, 500 rows kept": experts(*SAME, kept=500),
     "all, fenced": experts("rows", "ranks", "clusters", "core", contamination=None),
     "all and rank clusters, fenced": experts(*SAME, "core", contamination=None),
     "rows, ranks, clusters of the core": experts("rows", "ranks", "clusters", contamination=0.1),

@@ -41,7 +41,7 @@ from ..analytic import GaussianMixture, maximize
 from ..checks import brief
 from ..energies import Energy
 
-PROTOTYPES, CELLS, FEWEST = 2000, 2**18, 500  # rows that are kept, at most: see `most_rows`
+PROTOTYPES, CELLS, FEWEST = 2000, 150_000, 500  # rows that are kept, at most: see `most_rows`
 LEADING = 64  # directions in which components have covariances of their own, at most
 NUMBERS = 2**18  # held at a time, which a cache holds
 SAME = 1e-20  # the squared distance, a coordinate, at which a row is a training row

@@ -65,7 +65,7 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
         alarm_rate: The share of normal rows that may be predicted to be outliers, if
             `contamination` is ``"auto"`` or 0.
         prototypes: The largest number of training rows that are kept to compare with; of more
-            than 131 columns fewer, but 500 or more.
+            than 75 columns fewer, but 500 or more.
         correction: Whether the mixture is given a learned correction, if that is a gain on
             held-out rows (`fokker.tables.correction`). Trials found no gain in detection.
         random_state: The seed, or a `RandomState`.

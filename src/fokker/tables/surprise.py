@@ -180,7 +180,7 @@ class Surprise(nn.Module):
         Arguments:
             z: The rows, :math:`(N, d)` in float64.
             contamination: The share of outliers among them; `None` if it is not known.
-            prototypes: The largest number of rows that `rows` and `ranks` keep; of more than 131
+            prototypes: The largest number of rows that `rows` and `ranks` keep; of more than 75
                 columns fewer (`fokker.tables.mixture.most_rows`).
             correct: Whether the clusters are given a learned correction.
             seed: The seed.
