@@ -36,10 +36,10 @@ def matched(
             of numbers.
     """
     if missing := [name for name in columns if name not in table.columns]:
-        raise ValueError(
-            f"expected the columns {', '.join(columns)} in {place}, got"
-            f" {', '.join(table.columns)}: no {', '.join(missing)}"
+        asked, got, none = (
+            brief(", ".join(names), 200)[1:-1] for names in (columns, table.columns, missing)
         )
+        raise ValueError(f"expected the columns {asked} in {place}, got {got}: no {none}")
     extra = tuple(name for name in table.columns if name not in columns)
     found = table.select([table.columns.index(name) for name in columns])
     values = found.values.clone()

@@ -158,7 +158,7 @@ class TableTask(PointTask):
             lines.writerow([f"{a:.9g}", f"{b:.6g}", f"{c:.9g}", f"{d:.6g}", *line])
         write_text(out, text.getvalue())
         if extra:
-            notes.append(f"ignored columns: {', '.join(extra)}")
+            notes.append(f"ignored columns: {checks.brief(', '.join(extra), 200)}")
         if not energy.normalized:
             notes.append(f"log Z is not known: {energy.unknown}")
         return "\n".join([f"{len(x)} points: {out}, by {run.weights}", *notes])
