@@ -165,8 +165,6 @@ class ImageTask(Task):
         if self.data.crop is not None:  # photographs: only levels that are trained on
             highest = levels_of(config.objective)[1]
             self.levels = tuple(level for level in LEVELS if level <= highest) or LEVELS[:1]
-        if self.data.crop is not None and (self.classes or self.data.augment):
-            raise ValueError("expected crop alone, got it with classes or an augmentation")
 
     # --- without data ---
 
@@ -403,7 +401,7 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        x, rows = self.images["train"].pick(n, generator, self.data.flip)
+        x, rows = self.images["train"].pick(n, generator, self.data.flip, self.data.crop)
         x = dequantize(x, generator) if self.data.dequantize else x
         told = []
         if self.classes:
