@@ -142,17 +142,20 @@ def test_more_probes_are_nearer_to_the_trace():
     assert errors[1] < errors[0] / 2
 
 
-@pytest.fixture
-def trained(tmp_path):
-    r"""A run with weights that are not those at the start."""
+def made_run(folder):
+    r"""Writes a run with weights that are not those at the start."""
     torch.set_default_dtype(torch.float32)
     made = config()
     weights = {k: v + 0.01 for k, v in made.build((1, 12, 12)).state_dict().items()}
-    folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.toml").write_text(dumps(made))
     write_checkpoint(folder, Checkpoint(1, (1, 12, 12), weights, weights, {}))
     return folder
+
+
+@pytest.fixture
+def trained(tmp_path):
+    return made_run(tmp_path / "run")
 
 
 def test_the_evaluate_command(trained, capsys, monkeypatch):

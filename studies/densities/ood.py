@@ -1,9 +1,9 @@
 r"""Out-of-distribution images: the AUROC of every rule of `fokker.images.oddness`.
 
 An energy of images is shown test images of its own set and of others, and asked which are odd.
-What a rule compares with comes from its own training images alone. Synthetic sets are `noise` (uniform
-bytes), `constant` (one random colour an image) and `blurred` (its own test images, blurred by a
-Gaussian of two pixels).
+What a rule compares with comes from its own training images alone. Synthetic sets are `noise`
+(uniform bytes), `constant` (one random colour an image) and `blurred` (its own test images,
+blurred by a Gaussian of two pixels).
 
 Every set, level and rule has a row. `chosen` marks the rule that was fixed before any figure was
 known (`oddness.CHOSEN`).
