@@ -23,6 +23,7 @@ from fokker.tasks.likelihoods import beyond
 from test_generation import Bell, config
 from test_ties import Round
 from types import SimpleNamespace
+from typing import Any
 
 OFFSET = 7.3
 
@@ -192,7 +193,7 @@ def test_the_evaluate_command(trained, capsys, monkeypatch):
 
 def test_what_is_tied():
     objective = LevelDCD(0.3, conditional=True, ties=(Classification(),))
-    run = lambda o: SimpleNamespace(config=replace(config(), objective=o))
+    run: Any = lambda o: SimpleNamespace(config=replace(config(), objective=o))
     assert is_tied(run(objective)) and not is_tied(run(replace(objective, ties=())))
 
 
@@ -210,10 +211,10 @@ def test_dequantized_training_images_have_noise_of_a_level():
     from fokker.tasks import task_of
 
     torch.set_default_dtype(torch.float32)
-    own = config()
-    parts = []
+    own, parts = config(), []
+    data: Any = own.data
     for flag in (False, True):
-        task = task_of(replace(own, data=replace(own.data, dequantize=flag))).load()
+        task = task_of(replace(own, data=replace(data, dequantize=flag))).load()
         parts.append(127.5 * (task.batch(64, torch.Generator().manual_seed(0)) + 1))
     plain, noised = parts
     assert torch.equal(plain.round(), plain.round(decimals=3))
