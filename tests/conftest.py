@@ -1,6 +1,7 @@
 r"""Fixtures: float64 by default, one thread, a seeded generator; mixtures."""
 
 import pytest
+import signal
 import torch
 
 from fokker.analytic import Diffused, GaussianMixture
@@ -8,6 +9,10 @@ from fokker.analytic import Diffused, GaussianMixture
 __all__ = ["Diffused", "double", "generator", "standard_error", "three_modes"]
 
 torch.set_num_threads(1)
+# under nohup or in the background of a script the tests start with these ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

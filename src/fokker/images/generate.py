@@ -33,6 +33,7 @@ from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
 from .. import checks
+from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks
 from ..data.picture import to_uint8
 from ..samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
@@ -45,9 +46,9 @@ WARMUP = 20  # transitions at each level that tune the corrector
 class Sampling:
     r"""How images are drawn."""
 
-    sampler: Literal["heun", "euler", "multistep"] = "heun"
+    sampler: Literal["heun", "euler", "multistep", "multistep3"] = "heun"
     """The method: heun (two evaluations a step, error of second order), euler (one, of first
-    order) or multistep (one, of second order)."""
+    order), multistep (one, of second order) or multistep3 (one, of third order)."""
     steps: int = 18
     """The number of steps."""
     sigma_min: float = 0.002
@@ -64,10 +65,10 @@ class Sampling:
     def __post_init__(self) -> None:
         checks.not_negative(churn=self.churn)
         checks.at_least(0, corrector=self.corrector)
-        if self.sampler == "multistep" and (self.churn or self.corrector):
+        if self.sampler.startswith("multistep") and (self.churn or self.corrector):
             what = "churn" if self.churn else "corrector"
             raise ValueError(
-                f"expected {what} 0 with multistep, which goes by the step before, got"
+                f"expected {what} 0 with {self.sampler}, which goes by the step before, got"
                 f" {getattr(self, what)}; heun has both"
             )
         self.flow(1)
@@ -119,7 +120,9 @@ def generate(
     r"""Returns n images of an energy of every level, on every rank.
 
     Arguments:
-        energy: The energy, or its `Field`, which compiles once for all calls.
+        energy: The energy, or its `Field`, which is traced once for all calls. On a GPU the
+            evaluation of an energy is captured (`fokker.compute.field`); hand in a plain `Field`
+            of one that cannot be traced.
         n: The number of images.
         shape: The shape (C, H, W) of an image.
         sampling: How they are drawn.
@@ -132,7 +135,7 @@ def generate(
     """
     checks.positive_integer(n=n, batch=batch)
     checks.seed(seed)
-    field = energy if isinstance(energy, Field) else Field(energy)
+    field = field_of(energy, device)
     own = {"device": device, "dtype": torch.float32}
     mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
 

@@ -14,7 +14,7 @@ A file that differs from its checksum is refused. `fokker.load(NAME)` reads such
 run, and `fokker export RUN NAME` makes one of a run.
 """
 
-__all__ = ["NOTICES", "ROOT", "export", "licences", "names", "read"]
+__all__ = ["NOTICES", "PHOTOGRAPHS", "ROOT", "export", "licences", "names", "read"]
 
 import contextlib
 import hashlib
@@ -37,6 +37,7 @@ from ..data import cache
 from ..files import beside, first_line, read_regular, write_bytes
 from ..tasks import Run, task_of
 
+PHOTOGRAPHS = "cifar10"  # the energy by which photographs are denoised and restored by default
 ROOT = Path(__file__).parents[1] / "weights"
 SUMS, LARGEST = 2**16, 2**28  # bytes of SHA256SUMS, and of another file
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
@@ -62,11 +63,12 @@ def licences(root: Path = ROOT) -> dict[str, str]:
 def announce(name: str) -> None:
     r"""Says the licence of an energy of the package on standard error when it is first used on
     this machine."""
-    told = cache.folder() / "licences" / name
-    if told.exists():
-        return
+    with contextlib.suppress(OSError, ValueError):  # no place where it was remembered
+        if (cache.folder() / "licences" / name).exists():
+            return
     print(f"fokker: the energy {name}: {licences()[name]}", file=sys.stderr)
-    with contextlib.suppress(OSError):  # no place to remember it: it is said again
+    with contextlib.suppress(OSError, ValueError):  # no place to remember it: it is said again
+        told = cache.folder() / "licences" / name
         told.parent.mkdir(parents=True, exist_ok=True)
         told.touch()
 

@@ -23,8 +23,10 @@ __all__ = [
     "Ladder",
     "LevelParticles",
     "Multistep",
+    "Multistep3",
     "Normalized",
     "Normalizer",
+    "OfClasses",
     "Particles",
     "Population",
     "Run",
@@ -36,6 +38,8 @@ __all__ = [
     "Verdict",
     "as_mixture",
     "bracket",
+    "calibrate",
+    "class_energies",
     "confining",
     "draw",
     "draw_particles",
@@ -45,6 +49,7 @@ __all__ = [
     "invert_anywhere",
     "judge_particles",
     "karras",
+    "log_probs",
     "normalize",
     "rhat",
     "standard_error",
@@ -54,12 +59,13 @@ __all__ = [
 from .annealed import Annealed, geometric
 from .base import Info, Run, Sampler, State
 from .bases import confining, widened
+from .classes import OfClasses, calibrate, class_energies, log_probs
 from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
 from .draw import draw, draw_particles
 from .exact import Normalized, as_mixture
 from .field import Field
-from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
+from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, Multistep3, karras
 from .guidance import Guided
 from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
@@ -77,4 +83,9 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "annealed": Annealed,
     "tempered": Tempered,
 }
-FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun, "multistep": Multistep}
+FLOWS: dict[str, type[Flow]] = {
+    "euler": Euler,
+    "heun": Heun,
+    "multistep": Multistep,
+    "multistep3": Multistep3,
+}

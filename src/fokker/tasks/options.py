@@ -4,7 +4,7 @@ is denoised.
 Each is a frozen dataclass; the command line makes options of its fields.
 """
 
-__all__ = ["Denoising", "Drawing", "Evaluation", "Scoring"]
+__all__ = ["Denoising", "Drawing", "Evaluation", "Restoration", "Scoring"]
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Literal
 
 from .. import checks
 from ..images.generate import Sampling
+from ..images.photograph import of_255
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,19 @@ class Drawing:
     force: bool = False
     """Write points that are not to be trusted, and say so, instead of refusing."""
     options: SamplingOptions = SamplingOptions()
+    classes: tuple[int, ...] = ()
+    """For an energy of classes, also written --class: the class to draw, or several at once, whose
+    densities are multiplied."""
+    class_weight: float = 1.0
+    """How strongly the classes are followed: 1 draws the class itself, more what is surest to be
+    of it (classifier-free guidance)."""
     batch: int = 64
     """The number of images per batch."""
     device: str = "cpu"
     """The device for images."""
     compile: bool = False
-    """Compile the network for images: minutes once, then faster."""
+    """Compile the network for images: minutes once, then faster. On a GPU its evaluation is
+    captured in any case, which takes seconds."""
 
     @property
     def sampling(self) -> Sampling:
@@ -88,6 +96,13 @@ class Evaluation:
     memory: int | None = None
     """For images: whether this many training images are likelier than as many test images, and the
     nearest training image of each."""
+    accuracy: int | None = None
+    """For an energy of classes of images: the accuracy of its classifier on this many test
+    images."""
+    each_class: bool = False
+    """Draw the samples of --fid class by class, image i of class i modulo their number."""
+    class_weight: float = 1.0
+    """How strongly the classes are followed with --each-class."""
     options: SamplingOptions = SamplingOptions()
     seed: int = 0
     """The seed of the samples."""
@@ -109,12 +124,16 @@ class Evaluation:
         r"""The figures that are asked for, with the number of images of each."""
         given = {"fid": self.fid, "bpd": self.bpd, "residual": self.residual}
         given["memory"] = self.memory
+        given["accuracy"] = self.accuracy
         return {name: count for name, count in given.items() if count is not None}
 
     def check(self) -> None:
         r"""Raises if an option has a wrong value, or none of the figures that are asked for uses
         it."""
         checks.at_least(2, **self.asked)
+        checks.positive(class_weight=self.class_weight)
+        if self.each_class and self.fid is None:
+            raise ValueError("expected --fid with --each-class, got no samples to draw")
         checks.seed(self.seed)
         checks.positive_integer(probes=self.probes)
         if self.probes != 1 and self.bpd is None:
@@ -129,13 +148,20 @@ class Denoising:
     r"""How a picture is denoised."""
 
     sigma: float | None = None
-    """The standard deviation of its noise, for pixels in [-1, 1]; estimated if not given. The
-    estimate is too low where noise was cut off at black or white."""
+    """The standard deviation of its noise, of 255 shades; estimated if not given. The estimate is
+    too low where noise was cut off at black or white."""
     rule: str | None = None
     """How an energy of one noise level denoises: one-step (if not given), given, descent or
     posterior. An energy of every level has one way, Tweedie's formula."""
     add_noise: float | None = None
-    """First add noise of this standard deviation: shows what a run can do on a clean picture."""
+    """First add noise of this standard deviation, of 255: shows what a run can do on a clean
+    picture."""
+    uncertainty: bool = False
+    """Also write how sure each pixel is, NAME-deviation.png: a shade of v stands for a posterior
+    deviation of v / 4, of 255. It takes 16 times as long."""
+    tile: int = 256
+    """The side of the tiles that a picture is cut into, which bounds the memory; for an energy
+    that is a sum of local ones."""
     device: str = "cpu"
     """The device to run on."""
 
@@ -143,7 +169,56 @@ class Denoising:
         r"""Raises if an option has a wrong value."""
         for name in ("sigma", "add_noise"):
             if (value := getattr(self, name)) is not None:
-                checks.positive(**{name: value})
+                of_255(**{name: value})
+        checks.between(16, 8192, tile=self.tile)
+
+
+@dataclass(frozen=True)
+class Restoration:
+    r"""What has happened to a picture, and how it is restored."""
+
+    blur: str | None = None
+    """It was blurred: gaussian:S with S the standard deviation in pixels, or the file of a kernel,
+    a grey picture of odd sides."""
+    mask: Path | None = None
+    """Pixels are missing: a picture of the same size, white where a pixel is seen, black where it
+    is not."""
+    scale: int | None = None
+    """It was made this many times smaller, by the mean of blocks of pixels."""
+    sigma: float = 2.0
+    """The standard deviation of its noise, of 255 shades."""
+    samples: int = 0
+    """The number of samples of the posterior: what else the picture may have been. Their mean and
+    deviation are written as well."""
+    levels: int = 8
+    """The number of noise levels of the path."""
+    steps: int = 6
+    """The number of steps of descent at each level."""
+    moves: int = 6
+    """The number of transitions of a sample at each level."""
+    uncorrected: bool = False
+    """Take all transitions, without accepting them by the energy."""
+    seed: int = 0
+    """The seed of the samples."""
+    tile: int = 256
+    """The side of the tiles of an energy that is a sum of local ones."""
+    device: str = "cpu"
+    """The device to run on."""
+
+    def check(self) -> None:
+        r"""Raises if an option has a wrong value."""
+        given = [n for n in ("blur", "mask", "scale") if getattr(self, n) is not None]
+        if len(given) != 1:
+            got = " and ".join(f"--{name}" for name in given) or "none"
+            raise ValueError(f"expected one of --blur, --mask and --scale, got {got}")
+        of_255(sigma=self.sigma)
+        if self.scale is not None:
+            checks.between(2, 16, scale=self.scale)
+        checks.at_least(0, samples=self.samples)
+        checks.at_least(2, levels=self.levels)
+        checks.positive_integer(steps=self.steps, moves=self.moves)
+        checks.between(16, 8192, tile=self.tile)
+        checks.seed(self.seed)
 
 
 @dataclass(frozen=True)
