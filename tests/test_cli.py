@@ -226,10 +226,7 @@ def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
             main([*shlex.split(command), *shlex.split(QUICK[first])])
     out = capsys.readouterr().out
     assert "runs/moons-dcd-0/report.html" in out
-    assert all(
-        (tmp_path / name).exists()
-        for name in ("clean.png", "faces.png", "samples.csv")
-    )
+    assert all((tmp_path / name).exists() for name in ("clean.png", "faces.png", "samples.csv"))
     assert {p.name for p in (tmp_path / "runs").iterdir()} >= {"moons-dcd-0", "points-0"}
 
 

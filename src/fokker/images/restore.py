@@ -99,7 +99,7 @@ def restore(
     checks.points(checks.images(y[None]), "the picture")
     checks.positive(noise=noise)
     checks.at_least(0, samples=samples)
-    own, channels = len(y), shape[0]
+    own, channels, y = len(y), shape[0], operator.seen_of(y[None])[0]
     ladder = geometric_levels(max(low, LAST), min(high, FIRST), levels)
     if own == channels:
         problems = [(y[None], noise)]
