@@ -9,6 +9,7 @@ __all__ = [
     "ReproduceAblation",
     "ReproduceCD",
     "ReproduceEstimators",
+    "ReproduceFlows",
     "ReproduceMixtures",
     "ReproduceNetworks",
     "ReproduceNormalizer",
@@ -35,6 +36,7 @@ from rich.table import Column, Table
 from typing import ClassVar, Literal
 
 from . import results, tables
+from .densities.commands import ReproduceComposition, ReproduceLikelihood, ReproduceOOD
 from .generation.command import ReproduceGeneration
 from .picture_commands import ReproducePhotographs, ReproducePosterior
 
@@ -92,7 +94,8 @@ class Merge:
     file: tyro.conf.Positional[Path]
     """The file of the study, such as results/normalizer.json; made if there is none."""
     parts: tyro.conf.Positional[tuple[Path, ...]]
-    """The files that hold its parts."""
+    """The files that hold its parts; for the generation study also run folders, whose FIDs at
+    milestones are its rows."""
     study: str | None = None
     """The study, such as normalizer; by default the name of the file."""
 
@@ -522,7 +525,8 @@ class ReproduceNetworks:
     TORCHINDUCTOR_CACHE_DIR names."""
 
     names: tuple[str, ...] = ()
-    """The candidates, in order; all if not given."""
+    """The candidates, in order, such as fold-128, or variants of them, such as
+    fold-128+batch=512+muon=0.02 (`studies/networks.py`); all candidates if not given."""
     data: str = "celeba32"
     """The set: celeba32, cifar10, another name, or a folder."""
     data_dir: str | None = None
@@ -546,6 +550,9 @@ class ReproduceNetworks:
     """The number of trials that are compiled side by side; they take turns on the device."""
     stop_after_minutes: float | None = None
     """Start no trial that cannot end within so many minutes of this call."""
+    split: bool = False
+    """Begin a trial that cannot end in time all the same: it is saved, and the same command goes
+    on with it."""
     prepare: bool = False
     """Only compile and time the steps, in as many processes as there are candidates."""
     quick: bool = False
@@ -565,8 +572,9 @@ class ReproduceNetworks:
         known = list(networks.CANDIDATES)
         names = self.names or tuple(known)
         for name in names:
-            if name not in known:
+            if name.split("+")[0] not in known:
                 raise checks.unknown(name, known, "a network", "--names")
+            networks.Trial(name).config(1)  # a variant of known settings
         checks.positive(minutes_each=self.minutes_each)
         checks.positive_integer(batch=self.batch, jobs=self.jobs, chunk=self.chunk)
         if self.fid != 0:
@@ -580,7 +588,8 @@ class ReproduceNetworks:
             target = out / "networks.json" if self.quick else Path("results/networks.json")
         settings = networks.Settings(self.fid, self.inception, min(self.chunk, self.fid or 1))
         if self.stop_after_minutes is not None:
-            settings = replace(settings, deadline=time.time() + 60 * self.stop_after_minutes)
+            deadline = time.time() + 60 * self.stop_after_minutes
+            settings = replace(settings, deadline=deadline, split=self.split)
         if self.quick:
             sampling = replace(settings.sampling, steps=3)
             settings = replace(settings, sampling=sampling, tested=8, batch=8)
@@ -723,6 +732,56 @@ class Bench:
         console.print(table)
 
 
+@dataclass(frozen=True)
+class ReproduceFlows:
+    """Measure samplers with few evaluations against the exact flow, and choose their levels."""
+
+    runs: tuple[str, ...] = ("celeba32", "cifar10")
+    """The runs, or energies that come with the package."""
+    images: int = 16
+    """The number of images."""
+    fine: int = 100
+    """The steps of Heun's method that stand for the exact flow."""
+    evaluations: tuple[int, ...] = (8, 12, 16)
+    """The numbers of evaluations whose levels are chosen; the methods alone if none are given."""
+    samplers: tuple[str, ...] = ("heun", "multistep", "multistep3")
+    """The methods whose levels are chosen."""
+    rhos: tuple[float, ...] = (3.0, 5.0, 7.0, 9.0)
+    """The exponents of the ladder."""
+    lowest: tuple[float, ...] = (0.002, 0.01, 0.03)
+    """The last levels of the ladder."""
+    only_schedules: bool = False
+    """Leave out the usual ladders, for which there are rows already."""
+    device: str = "cpu"
+    """The device."""
+    out: Path | None = None
+    """Also put the figures into this JSON file, such as results/flows.json."""
+
+    def run(self) -> None:
+        from fokker.samplers import FLOWS
+
+        from . import flows
+
+        checks.positive_integer(images=self.images)
+        checks.at_least(2, fine=self.fine, evaluations=min(self.evaluations, default=2))
+        for name in self.samplers:
+            if name not in FLOWS:
+                raise checks.unknown(name, list(FLOWS), "a method", "--samplers")
+        usual = [] if self.only_schedules else [flows.Schedule(*t) for t in flows.TRIALS]
+        more = flows.schedules(self.evaluations, self.samplers, self.rhos, self.lowest)
+        trials, console = list(dict.fromkeys([*usual, *more])), Console()
+        say = lambda text: console.print(text, markup=False, soft_wrap=True)
+        rows = flows.run(self.runs, trials, self.images, self.fine, self.device, say)
+        for name in dict.fromkeys(row["run"] for row in rows):
+            own = [row for row in rows if row["run"] == name]
+            for n, best in flows.choose(own, self.evaluations).items():
+                text = f"--sampler {best['sampler']} --steps {best['steps']} --rho {best['rho']:g}"
+                say(f"{name}, {n} evaluations: {text} --sigma-min {best['sigma_min']:g}, error"
+                    f" {best['error']:.4f}")  # fmt: skip
+        if self.out is not None:
+            flows.add(self.out, rows, self.device)
+
+
 COMMANDS: dict[str, type | dict[str, type]] = {
     "reproduce": {
         "toy": ReproduceToy,
@@ -735,9 +794,13 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "denoising": ReproduceDenoising,
         "generation": ReproduceGeneration,
         "networks": ReproduceNetworks,
+        "flows": ReproduceFlows,
         "variance": ReproduceVariance,
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,
+        "composition": ReproduceComposition,
+        "likelihood": ReproduceLikelihood,
+        "ood": ReproduceOOD,
         "posterior": ReproducePosterior,
         "photographs": ReproducePhotographs,
     },

@@ -9,8 +9,7 @@ step is that
    of the fastest chunk: other processes that compile may use the device too. Nothing is evaluated
    or saved.
 2. **Training.** A fresh run takes as many steps as fit into the time, warm-up included. It is
-evaluated
-   and saved after its last step alone.
+   evaluated after its last step alone.
 
 Then the averaged weights are saved in bfloat16, test images are denoised at three levels, and FID
 is computed on samples of 18 Heun steps. Compilation counts in no figure.
@@ -27,10 +26,28 @@ to its last sample. The folder of the study holds
 `TRIAL/row.json`                   its figures
 =================================  ================================================================
 
-A trial with a row is not run again. One without a row starts from the beginning.
+A trial with a row is not run again. One without a row goes on with its run, which is saved by the
+clock: with `split` a trial that cannot end by the deadline trains until then, and another call, on
+another machine if the run was packed (`fokker pack`), takes the steps that are left.
+
+**Variants.** A trial is named by its network and what else differs from the preset, such as
+`fold-128+attention=0+heads=2+batch=512+muon=0.02+mean=-0.8+augment=0.12`: fields of the U-Net
+(width, blocks, fold, multipliers, attention, heads), of the optimizers (batch, rate, muon, beta2,
+ema, warmup), the mean and std of the logarithm of the levels, their weight (one, variance, edm),
+flip and augment. The values of a tuple are joined by commas.
 """
 
-__all__ = ["Settings", "TooLate", "Trial", "collect", "parameters", "prepare", "run", "run_all"]
+__all__ = [
+    "Settings",
+    "TooLate",
+    "Trial",
+    "changed",
+    "collect",
+    "parameters",
+    "prepare",
+    "run",
+    "run_all",
+]
 
 import contextlib
 import gc
@@ -41,11 +58,13 @@ import shutil
 import tempfile
 import time
 import torch
+import typing
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from filelock import FileLock
+from fokker import checks
 from fokker.compute.field import CompiledField
 from fokker.data.picture import save_png, to_float
 from fokker.data.sources import name_of
@@ -54,13 +73,15 @@ from fokker.images.denoise import LEVELS, denoise, noisy, rmse
 from fokker.images.generate import DivergedEnergy, Sampling, generate
 from fokker.images.quality import described, judge_images, reference_of
 from fokker.metrics import Extractor, load_inception
+from fokker.runs.checkpoints import names, newest
 from fokker.runs.config import Config, ImageData, UNet
+from fokker.runs.folder import read_config
 from fokker.runs.guard import Guard
 from fokker.runs.presets import CANDIDATES, generation_config
-from fokker.runs.toml import encode
-from fokker.runs.training import Diverged, Interrupted, fit
+from fokker.runs.toml import decode, encode
+from fokker.runs.training import SAVE, Diverged, Interrupted, fit
 from fokker.samplers import Field
-from fokker.tasks import task_of
+from fokker.tasks import Run, task_of
 from fokker.tasks.image import ImageTask
 from multiprocessing import get_context
 from pathlib import Path
@@ -75,6 +96,7 @@ WARM, CHUNKS, EACH = 10, 12, 10  # steps before timing, chunks of steps, steps a
 WARMUP = (
     5  # the rate rises over a fifth of the steps, or as long as the preset says if that is less
 )
+LEAST = 60.0  # seconds of training for which it is worth to begin
 MARGIN = 60.0  # seconds from the last step to the row, where no trial has told yet
 SHOWN = 64  # samples in the picture
 
@@ -95,7 +117,7 @@ class Timed(Exception):
 class Trial:
     r"""One candidate on one set."""
 
-    name: str  # a key of CANDIDATES
+    name: str  # a key of CANDIDATES, and the changes of a variant
     data: str = "celeba32"
     data_dir: str | None = None
     device: str = "cpu"
@@ -103,6 +125,22 @@ class Trial:
     minutes: float = 2.5  # of training
     batch: int = 256
     quick: bool = False  # a small network, for tests and a first look on a CPU
+
+    @property
+    def candidate(self) -> str:
+        r"""The name of the network."""
+        return self.name.split("+")[0]
+
+    @property
+    def changes(self) -> dict[str, str]:
+        r"""What differs from the preset, by the name of the setting."""
+        pairs = [part.partition("=") for part in self.name.split("+")[1:]]
+        return {key: value for key, _, value in pairs}
+
+    @property
+    def images(self) -> int:
+        r"""The number of images a training step."""
+        return int(self.changes.get("batch", self.batch))
 
     @property
     def kind(self) -> str:
@@ -116,24 +154,26 @@ class Trial:
     @property
     def key(self) -> tuple[Any, ...]:
         r"""The values of `KEY` in its row."""
-        return (self.name, name_of(self.data), self.seed, self.minutes, self.batch)
+        return (self.name, name_of(self.data), self.seed, self.minutes, self.images)
 
     def config(self, steps: int) -> Config:
         r"""Returns the configuration of a run of so many steps."""
         images = ImageData(self.data, self.data_dir, flip=name_of(self.data) in MIRRORED)
         base = generation_config("fokker", "dcd-limit", images, device=self.device, seed=self.seed)
         assert isinstance(base.network, UNet)
-        network = replace(CANDIDATES[self.name], precision=base.network.precision)
+        network = replace(CANDIDATES[self.candidate], precision=base.network.precision)
+        optimization = replace(base.optimization, steps=steps, batch=self.batch)
+        config = replace(base, network=network, optimization=optimization)
+        config = changed(config, self.changes)
+        warmup = min(config.optimization.warmup, steps // WARMUP)
+        network = config.network
+        assert isinstance(network, UNet)
         if self.quick:
             network = replace(network, width=8, blocks=1)
-        settings = base.optimization
-        optimization = replace(
-            settings, steps=steps, batch=self.batch, warmup=min(settings.warmup, steps // WARMUP)
-        )
         return replace(
-            base,
+            config,
             network=network,
-            optimization=optimization,
+            optimization=replace(config.optimization, warmup=warmup),
             evaluate=steps,
             preview=0,
             guard=Guard("stop"),  # a trial that diverges is a result
@@ -151,6 +191,7 @@ class Settings:
     batch: int = 250  # images at once in Inception and in denoising
     sampling: Sampling = Sampling()
     deadline: float | None = None  # by time.time()
+    split: bool = False  # whether a trial that cannot end by then begins, and goes on later
 
 
 class Turn:
@@ -206,6 +247,59 @@ class Turn:
         self.lock.release(force=True)
 
 
+PLACES = {
+    "network": ("width", "blocks", "fold", "multipliers", "attention", "heads"),
+    "optimization": ("batch", "rate", "muon", "beta2", "ema", "warmup"),
+    "level": ("mean", "std"),
+    "objective": ("weight",),
+    "data": ("flip", "augment"),
+}
+
+
+def changed(config: Config, changes: Mapping[str, str]) -> Config:
+    r"""Returns a configuration with settings changed by their names; see the module."""
+    known = {key: place for place, keys in PLACES.items() for key in keys}
+    for key, text in changes.items():
+        if key not in known:
+            raise checks.unknown(key, list(known), "a setting", "a variant")
+        objective: Any = config.objective
+        parts = {
+            "network": config.network,
+            "optimization": config.optimization,
+            "level": objective.level,
+            "objective": objective,
+            "data": config.data,
+        }
+        part: Any = parts[known[key]]
+        hint = typing.get_type_hints(type(part))[key]
+        value: Any = value_of(text)
+        if typing.get_origin(hint) is tuple and not isinstance(value, list):
+            value = [value]
+        value = decode(hint, value, f"{key}={text}")
+        part = replace(part, **{key: value})
+        match known[key]:
+            case "level":
+                config = replace(config, objective=replace(objective, level=part))
+            case "data":
+                network = replace(config.network, augmented=part.augment > 0)  # pyright: ignore
+                config = replace(config, data=part, network=network)
+            case place:
+                config = replace(config, **{place: part})
+    return config
+
+
+def value_of(text: str) -> Any:
+    r"""Returns a value of a variant: a number, true or false, a word, or a list of numbers."""
+    if text in {"true", "false"}:
+        return text == "true"
+    if "," in text:
+        return [value_of(part) for part in text.split(",") if part]
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
 def synchronize(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
@@ -226,7 +320,8 @@ def forget() -> None:
 def parameters(name: str, shape: tuple[int, ...] = (3, 32, 32)) -> int:
     r"""Returns the number of parameters of a candidate on images of a shape."""
     with torch.device("meta"):
-        return sum(p.numel() for p in CANDIDATES[name].build(shape).parameters())
+        network = Trial(name).config(1).network
+        return sum(p.numel() for p in network.build(shape).parameters())
 
 
 def measure(trial: Trial, folder: Path) -> results.Row:
@@ -326,10 +421,17 @@ def run(
     if (path := place / "row.json").exists():
         return json.loads(path.read_text())
     device, lock = torch.device(trial.device), lock_of(folder)
-    turn = Turn(lock, trial.device, settings.deadline, 60 * trial.minutes + margin(folder))
+    started = bool(names(place / "run" / "checkpoint"))
+    before = newest(place / "run").seconds if started else 0.0
+    rest = 60 * trial.minutes - before + margin(folder)
+    turn = Turn(
+        lock, trial.device, settings.deadline, min(rest, LEAST) if settings.split else rest
+    )
     turn.check()
     timing = measure(trial, folder)
     steps = max(1, math.floor(60_000 * trial.minutes / timing["ms"]))
+    if started:  # what another machine has begun has the steps that fitted there
+        steps = read_config(place / "run").optimization.steps
     config = trial.config(steps)
     say(f"{trial.folder}: {timing['ms']:.1f} ms a step, {steps} steps to take")
     task = task_of(config).load()
@@ -338,8 +440,9 @@ def run(
     energy: Any = field.energy
     if settings.fid and extractor is None:
         extractor = load_inception(settings.inception, device=trial.device)
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    if not started:
+        shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True, exist_ok=True)
 
     def tick(step: int, line: dict[str, Any]) -> None:
         if step == steps and not line:
@@ -352,14 +455,14 @@ def run(
         "method": "dcd-limit",
         "seed": trial.seed,
         "minutes": trial.minutes,
-        "batch": trial.batch,
+        "batch": trial.images,
         "params": sum(p.numel() for p in energy.parameters()),
         "ms": timing["ms"],
-        "images_per_second": 1000 * trial.batch / timing["ms"],
+        "images_per_second": 1000 * trial.images / timing["ms"],
         "peak_gib": timing["peak_gib"],
         "compile_seconds": timing["compile_seconds"],
         "steps": steps,
-        "images_seen": steps * trial.batch,
+        "images_seen": steps * trial.images,
         "seconds": None,
         "gpu_minutes": None,
         "diverged": None,
@@ -377,13 +480,15 @@ def run(
     }
     images, drawn, clock = None, None, time.perf_counter()
     try:
-        trained = fit(config, place / "run", progress=tick, turn=turn)
+        trained = train(config, place / "run", started, tick, turn, settings)
         clock = time.perf_counter()
-        row |= {"seconds": turn.seconds, "gpu_minutes": turn.seconds / 60}
-        say(f"{trial.folder}: trained in {turn.seconds:.0f} s")
+        seconds = before + turn.seconds
+        row |= {"seconds": seconds, "gpu_minutes": seconds / 60}
+        row |= {"restarts": trained.history.figures["restarts"]}
+        say(f"{trial.folder}: trained in {seconds:.0f} s")
         weights = trained.energy.state_dict()
         low = {k: v.to(torch.bfloat16).contiguous() for k, v in weights.items()}
-        save_file(low, place / "weights.safetensors", {"seconds": repr(turn.seconds)})
+        save_file(low, place / "weights.safetensors", {"seconds": repr(seconds)})
         energy.load_state_dict(weights)  # in place: a compiled field uses them
         row |= errors(field, task, device, settings)
         if settings.fid:
@@ -419,6 +524,28 @@ def run(
     write_text(path, json.dumps(row, indent=1, allow_nan=False))
     forget()
     return row
+
+
+def train(
+    config: Config,
+    place: Path,
+    started: bool,
+    tick: Callable[[int, dict[str, Any]], None],
+    turn: Turn,
+    settings: Settings,
+) -> Run:
+    r"""Trains the run of a trial, or goes on with it; raises `TooLate` at the deadline of a trial
+    that is split."""
+    minutes = None
+    if settings.split and settings.deadline is not None:
+        minutes = max(0.0, settings.deadline - time.time()) / 60
+    options: dict[str, Any] = {"progress": tick, "turn": turn, "minutes": minutes}
+    try:
+        return fit(config, place, started, **options, save=SAVE if settings.split else None)
+    except Interrupted as stop:
+        if not stop.late:
+            raise
+        raise TooLate(f"stopped after step {stop.step}; the same command goes on") from None
 
 
 def errors(field: Field, task: ImageTask, device: torch.device, settings: Settings) -> results.Row:

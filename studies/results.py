@@ -12,57 +12,37 @@ and every table in the README and the docs is rendered from such a file, between
 a table and its file differ.
 """
 
-__all__ = ["form_of", "load", "markdown", "provenance", "render", "rows_of", "save"]
+__all__ = [
+    "commit",
+    "form_of",
+    "hardware",
+    "load",
+    "markdown",
+    "provenance",
+    "render",
+    "rows_of",
+    "save",
+]
 
 import json
-import os
 import platform
 import re
-import shutil
-import subprocess
-import sys
 import torch
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from fokker.files import first_line, write_text
 from fokker.objectives import LevelDCD, Objective
+from fokker.runs.history import commit, hardware
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
 
 
-def commit() -> str:
-    r"""Returns the commit of the working tree, with `+` if it has changes, or `unknown`."""
-    if "FOKKER_COMMIT" in os.environ:  # where the source travels without its history
-        return os.environ["FOKKER_COMMIT"]
-    if shutil.which("git") is None:
-        return "unknown"
-    run = lambda *args: subprocess.run(
-        ["git", *args], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
-    )
-    head = run("rev-parse", "--short", "HEAD")
-    if head.returncode != 0:
-        return "unknown"
-    dirty = run("status", "--porcelain", "--untracked-files=no").stdout.strip()
-    return head.stdout.strip() + ("+" if dirty else "")
-
-
 def form_of(objective: Objective) -> str | None:
     r"""Returns the form of a divergence between noise levels with its step; `None` of others."""
     return repr(objective.form) if isinstance(objective, LevelDCD) else None
-
-
-def hardware(device: str | torch.device = "cpu") -> str:
-    r"""Returns the name of a device."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
-    model = platform.processor() or platform.machine()
-    if sys.platform == "linux":
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        model = found.group(1) if found else model
-    return f"{model}, {os.cpu_count()} cores"
 
 
 def provenance(device: str | torch.device = "cpu") -> Row:

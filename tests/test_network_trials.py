@@ -6,7 +6,7 @@ import time
 import torch
 
 from dataclasses import replace
-from fokker import load
+from fokker import fit, load
 from fokker.app.cli import main
 from fokker.images.generate import Sampling
 from fokker.metrics import Extractor
@@ -55,6 +55,47 @@ def test_candidates_build():
     for name, millions in expected.items():
         assert counts[name] == pytest.approx(millions, abs=0.06)
     assert counts["fold-96-small"] < 5
+
+
+def test_variants_change_what_they_name():
+    name = "fold-128+attention=0+heads=2+batch=512+muon=0.02+mean=-0.8+augment=0.12+weight=one"
+    config = networks.Trial(name).config(10)
+    assert config.network.attention == (0,) and config.network.heads == 2
+    assert config.network.fold == 2 and config.network.augmented and config.data.augment > 0.1
+    assert config.optimization.batch == 512 and config.optimization.muon > 0.015
+    assert config.objective.level.mean > -1 and config.objective.weight == "one"
+    assert networks.Trial(name).key == (name, "celeba32", 0, 2.5, 512)
+    assert networks.parameters(name) > networks.parameters("fold-128") - 2e6
+    plain = networks.Trial("fold-128").config(10)
+    assert networks.Trial("fold-128+batch=256+flip=true").config(10) == plain
+    with pytest.raises(ValueError, match="expected a setting at a variant"):
+        networks.Trial("fold-128+colour=3").config(1)
+
+
+def test_a_trial_that_is_split_goes_on_to_the_same_weights(timed, tmp_path):
+    trial = replace(TRIAL, minutes=4e-3)  # six steps
+    settings = replace(SETTINGS, fid=0)
+    alone = tmp_path / "alone"
+    (alone / "timings").mkdir(parents=True)
+    for path in (timed / "timings").iterdir():
+        (alone / "timings" / path.name).write_bytes(path.read_bytes())
+    networks.run(trial, alone, settings)
+    halved = iter((0.0, 3600.0))  # minutes that two calls have
+
+    def some(config, out, resume, **options):
+        return fit(config, out, resume, **(options | {"minutes": next(halved)}))
+
+    target, said = tmp_path / "networks.json", []
+    split = replace(settings, split=True, deadline=time.time() + 3600)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "fit", some)
+        networks.run_all([trial], timed, target, split, "fokker", say=said.append)
+        assert not target.exists() and "stopped after step 1; the same command" in said[-1]
+        networks.run_all([trial], timed, target, split, "fokker", say=said.append)
+    (row,) = results.load(target)["rows"]
+    assert row["steps"] == 6 and row["restarts"] == 1 and row["seconds"] > 0
+    a, b = (load(p / trial.folder / "run").energy for p in (alone, timed))
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
 def test_steps_are_timed_once(tmp_path):

@@ -8,7 +8,7 @@ import shutil
 import torch
 
 from collections.abc import Callable
-from fokker.compute.field import CompiledField
+from fokker.compute.field import field_of
 from fokker.files import first_line, replacing, save_npy
 from fokker.images.generate import DivergedEnergy, generate, tuned
 from fokker.runs.checkpoints import newest as read_checkpoint
@@ -206,7 +206,7 @@ def sample(
             if draw.kind == "guided":
                 worse = (load(folder / guide_of(part).name / "run"), draw.guidance)
             source = guided(run, worse, part.device, exact)
-            fields[kind] = CompiledField(source) if settings.compile else Field(source)
+            fields[kind] = field_of(source, part.device, compile=settings.compile)
         field, flow = fields[kind], None
         if isinstance(field.energy, Guided):
             field.energy.weight.fill_(draw.guidance)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .cells import number
-from .. import results
+from .. import flows, results
 
 DENOISING_HEADER = (
     "set",
@@ -278,11 +278,14 @@ def optimizer_table(path: Path) -> str:
     return results.markdown(header, lines)
 
 
+USUAL = {"rho": 7.0, "sigma_min": 0.002}  # of EDM's ladder
+
+
 def flow_table(path: Path) -> str:
     r"""Returns how far samples are from where the flow leads, or how to measure it."""
     if not path.exists():
-        return "Not measured yet: `python studies/flows.py --out results/flows.json` does."
-    rows = results.load(path)["rows"]
+        return "Not measured yet: `fokker reproduce flows --out results/flows.json` does."
+    rows = [row for row in results.load(path)["rows"] if USUAL.items() <= (USUAL | row).items()]
     runs = list(dict.fromkeys(row["run"] for row in rows))
     cells: dict[tuple[int, int, str], dict[str, str]] = {}
     for row in rows:
@@ -293,6 +296,27 @@ def flow_table(path: Path) -> str:
         for (asked, steps, name), errors in sorted(cells.items())
     ]
     return results.markdown(("sampler", "steps", "evaluations", *runs), lines)
+
+
+def schedule_table(path: Path) -> str:
+    r"""Returns the best levels for few evaluations, beside EDM's with the same method."""
+    rows = results.load(path)["rows"] if path.exists() else []
+    rows = [row for row in rows if "rho" in row]
+    if not rows:
+        return "Not measured yet: `fokker reproduce flows --out results/flows.json` does."
+    header = ("energy", "evaluations", "sampler", "steps", "ρ", "last level", "error", "EDM's")
+    lines = []
+    for run in dict.fromkeys(row["run"] for row in rows):
+        own = [row for row in rows if row["run"] == run]
+        for n, best in flows.choose(own).items():
+            same = lambda row, best=best: (
+                USUAL.items() <= row.items()
+                and (row["sampler"], row["steps"]) == (best["sampler"], best["steps"])
+            )
+            usual = next((f"{row['error']:.4f}" for row in own if same(row)), "–")
+            line = [run, str(n), best["sampler"], str(best["steps"]), f"{best['rho']:g}"]
+            lines.append([*line, f"{best['sigma_min']:g}", f"{best['error']:.4f}", usual])
+    return results.markdown(header, lines)
 
 
 NETWORKS_HEADER = (

@@ -25,6 +25,9 @@ class Evaluate:
     """Print JSON."""
     evaluation: Evaluation = Evaluation()
     guidance: Guidance = Guidance()
+    widths: tuple[float, ...] = ()
+    """The widths of averages of the weights, each judged in turn, for a run that kept
+    power-function averages."""
     fetch: bool = False
     """Fetch the images of the run from the Hugging Face hub if they are not on this machine."""
     device: str | None = None
@@ -35,10 +38,19 @@ class Evaluate:
         if name is not None and evaluation.fid is None:
             raise ValueError(f"expected --fid with --guide, whose samples it judges, got {name}")
         evaluation.check()  # before anything is computed
-        run = load(self.run_folder)
+        for width in self.widths or (None,):
+            self.judge(width)
+
+    def judge(self, width: float | None) -> None:
+        r"""Judges the run with one average of its weights, and prints what was found."""
+        run = load(self.run_folder, width=width)
         guide = self.guidance.find(run)
         with join(checks.device(self.device or run.config.device)) as ranks:
             task = ranks.each(lambda: run.loaded(self.fetch))
-            line, words = task.evaluate(run, evaluation, guide, ranks)
+            line, words = task.evaluate(run, self.evaluation, guide, ranks)
+        if run.starts:
+            line, words = line | run.history.figures, [*words, run.history.sentence]
+        if width is not None:
+            line |= {"width": width}
         if ranks.first:
             print(json.dumps(line) if self.json else "\n".join(words))

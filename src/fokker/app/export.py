@@ -27,9 +27,13 @@ class Export:
     """The folder of the energies; that of the package if not given."""
     note: Path | None = None
     """A file whose text goes into the card, such as the figures measured."""
+    width: float | None = None
+    """The width of the average of the weights, for a run that kept power-function averages."""
 
     def run(self) -> None:
         text = "" if self.note is None else read_regular(self.note, NOTE).decode()
-        folder = shipped.export(load(self.run_folder), self.name, self.to or shipped.ROOT, text)
+        folder = shipped.export(
+            load(self.run_folder, width=self.width), self.name, self.to or shipped.ROOT, text
+        )
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"{folder}: {size / 2**20:.2f} MiB")

@@ -94,6 +94,17 @@ def events(run: Run) -> str:
     return f"<h2>Divergence</h2>{rows(lines, ('step', 'what was done', 'rate', 'reason'))}"
 
 
+def history(run: Run) -> str:
+    r"""Returns what the run has seen, and the table of its starts; nothing of an older run."""
+    if not run.starts:
+        return ""
+    header = ("start", "step", "minutes before", "commit", "torch", "hardware")
+    return (
+        f"<h2>History</h2>\n<p>{html.escape(run.history.sentence)}</p>\n"
+        f"{rows(run.history.rows, header)}"
+    )
+
+
 def diagnostics(run: Run) -> str:
     r"""Returns the table of the numbers that foresee a divergence, at the last evaluation."""
     labels = {
@@ -123,6 +134,7 @@ def write_page(run: Run, body: str) -> Path:
 {events(run)}
 {body}
 {diagnostics(run)}
+{history(run)}
 <h2>Configuration</h2>
 <pre>{html.escape(dumps(run.config))}</pre>
 </html>

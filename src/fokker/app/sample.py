@@ -20,8 +20,11 @@ class Sample:
     drawing: Drawing = Drawing()
     guidance: Guidance = Guidance()
 
+    width: float | None = None
+    """The width of the average of the weights, for a run that kept power-function averages."""
+
     def run(self) -> None:
-        run = load(self.run_folder)
+        run = load(self.run_folder, width=self.width)
         message = run.task.draw(run, self.drawing, self.guidance.find(run))
         if message is not None:
             print(message)

@@ -6,6 +6,7 @@ The options of a command are those below and one for each setting of the configu
 
 __all__ = ["TrainDenoising", "TrainGeneration", "TrainPhotographs", "TrainTable", "TrainToy"]
 
+import shlex
 import sys
 import tyro
 
@@ -35,6 +36,7 @@ from ..runs.config import (
     Config,
     Correction,
     ImageData,
+    Milestones,
     Network,
     Optimization,
     ResNet,
@@ -53,7 +55,7 @@ from ..runs.presets import (
 )
 from ..runs.toml import dumps
 from ..runs.tracking import tensorboard
-from ..runs.training import fit
+from ..runs.training import SAVE, fit
 from ..tasks import Run, task_of
 
 DIGITS = ("mnist", "svhn")  # their mirror images are not digits
@@ -63,7 +65,10 @@ COMMON = (
     Source(Guard, ("guard",), {"policy": "on_divergence"}, "guard_"),
 )
 TABLES = {"mixture": mixture_config, "network": table_config}
+TOLD = {"form": "network_form", "augmented": ""}  # the last is set with the augmentation
+MARKS = {"every": "fid_every", "few": "fid_few", "at": "fid_at", "many": "fid_many"}
 IMAGES = {"source": "", "size": "side", "flip": "", "crop": ""}  # options by fields of ImageData
+PLAIN = {**IMAGES, "augment": "", "drop": ""}  # without what only an energy of levels is told
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,9 @@ class Train:
     """Continue the run in --out if there is one, begin it if not: for jobs that are restarted."""
     minutes: float | None = None
     """Save and stop after this many minutes, to be resumed; train to the end if not given."""
+    save_minutes: float = SAVE
+    """Save after this many minutes at the latest, also between evaluations: what a process that is
+    killed loses, at most."""
     tensorboard: bool = False
     """Also write the curves for TensorBoard into the run folder."""
     dry_run: bool = False
@@ -97,7 +105,7 @@ class Train:
             base: The configuration of the preset, changed here by the options that were given.
             name: The name of the run folder under runs/ if none is given.
         """
-        config, out = apply(self, base), self.out or Path("runs") / name
+        config, out = apply(self, self.moved(self.budget(base))), self.out or Path("runs") / name
         if self.dry_run:
             print(dumps(config), end="")
             sys.exit(0)
@@ -130,6 +138,7 @@ class Train:
                     self.minutes,
                     output.print,
                     watch=lambda step, loss, average: output.closed,
+                    save=self.save_minutes,
                 )
             except (ValueError, OSError):  # one line follows; no bar before it
                 bar.update(shown, visible=False)
@@ -139,6 +148,32 @@ class Train:
             sys.exit(0)  # the first rank writes the report
         print(f"run: {out}")
         return run
+
+    def budget(self, base: Config) -> Config:
+        r"""Returns a configuration with as many steps as a budget of images has, if one was
+        given."""
+        images = getattr(self, "images", None)
+        if images is None:
+            return base
+        checks.positive_integer(images=images)
+        if (steps := self.given("steps", None)) is not None:
+            raise ValueError(f"expected --images or --steps, got both, {images} and {steps}")
+        batch = self.given("batch", base.optimization.batch)
+        checks.positive_integer(batch=batch)
+        steps = -(-images // batch)
+        warmup = min(base.optimization.warmup, steps // 5)
+        return replace(
+            base, optimization=replace(base.optimization, steps=steps, batch=batch, warmup=warmup)
+        )
+
+    def moved(self, base: Config) -> Config:
+        r"""Returns a configuration with the augmentation that was asked for, of which the network
+        is told."""
+        p = getattr(self, "augment", None)
+        if not p:
+            return base
+        data, network = replace(base.data, augment=p), replace(base.network, augmented=True)  # pyright: ignore
+        return replace(base, data=data, network=network)
 
     def report(self, run: Run, hint: str = "") -> None:
         r"""Prints the judgement of a run, writes its report and prints what to do next."""
@@ -190,13 +225,13 @@ class TrainTable(Train):
         if run.step < run.config.optimization.steps:
             spent = f"{run.config.patience} evaluations brought no better one"
             print(f"stopped after step {run.step}: {spent}")
-        self.report(run, f"scores of points: fokker score {run.path} {self.data}")
+        self.report(run, "scores of points: " + command("score", run.path, self.data))
 
 
 @with_settings(
     *COMMON,
-    Source(ImageData, ("data",), IMAGES),
-    Source(UNet, ("network",)),
+    Source(ImageData, ("data",), PLAIN),
+    Source(UNet, ("network",), {"augmented": "", "classes": ""}),
     Source(ResNet, ("network",)),
 )
 @dataclass(frozen=True)
@@ -219,7 +254,8 @@ class TrainDenoising(Train):
             raise ValueError(f"expected no form for reference, a plain denoiser, got {form!r}")
         base = image_config(self.preset, self.objective, images, device, seed)
         run = self.train(base, f"{images.title}-{self.objective}-{seed}")
-        self.report(run, f"denoise a picture: fokker denoise noisy.png --energy {run.path}")
+        words = command("denoise", "noisy.png", "--energy", run.path)
+        self.report(run, f"denoise a picture: {words}")
 
 
 @with_settings(
@@ -244,14 +280,16 @@ class TrainPhotographs(Train):
         device, seed = self.given("device", "cpu"), self.given("seed", 0)
         base = photograph_config(self.objective, images, device, seed, self.time_score)
         run = self.train(base, f"{images.title}-photographs-{seed}")
-        self.report(run, f"denoise a picture: fokker denoise noisy.png --energy {run.path}")
+        words = command("denoise", "noisy.png", "--energy", run.path)
+        self.report(run, f"denoise a picture: {words}")
 
 
 @with_settings(
     *COMMON,
     Source(ImageData, ("data",), IMAGES),
-    Source(LevelDCD, ("objective",), {"time": "time_score", "sigma_data": "", "conditional": ""}),
-    Source(UNet, ("network",), {"form": "network_form"}),
+    Source(Milestones, ("milestones",), MARKS),
+    Source(LevelDCD, ("objective",), {"sigma_data": "", "conditional": ""}),
+    Source(UNet, ("network",), TOLD),
 )
 @dataclass(frozen=True)
 class TrainGeneration(Train):
@@ -267,15 +305,23 @@ class TrainGeneration(Train):
     objective: str = "dcd-limit"
     """The method: dcd, dcd-grid, dcd-grid-bridge, dcd-limit (paper); dcd, dcd-central, dcd-limit,
     dcd-vp, reference (fokker)."""
-    size: str = "15m"
-    """The size of the network: small, 15m or large."""
+    size: str = "base"
+    """The size of the network: small, base or large."""
+    images: int | None = None
+    """The number of training images in all, such as 40_000_000, in place of --steps: a budget that
+    is fixed before the run starts."""
     levels: str | None = None
-    """The law of the noise levels: log-normal, uniform, grid or vp; the preset's if not given."""
+    """The law of the noise levels: log-normal, uniform, grid, vp or wide (log-normal, and a
+    quarter log-uniform from 0.002 to 80, as a likelihood needs); the preset's if not given."""
     form: str | None = None
     """The form of the divergence: limit, central, bridge, path or hutchinson; that of the method
     if not given."""
     step: float | None = None
     """The step of the form, a share of the variance of the noise; its own if not given."""
+    time_score: float = 0.0
+    """The weight of the time score, which ties the energies of all levels together."""
+    classify: float = 0.0
+    """The weight of the classification of noise levels, which ties them too."""
     adam_alone: bool = False
     """Move all weights by Adam, without Muon."""
 
@@ -283,15 +329,22 @@ class TrainGeneration(Train):
         images = ImageData(self.data)
         images = replace(images, flip=self.flip and images.title not in DIGITS)
         device, seed = self.given("device", "cpu"), self.given("seed", 0)
-        own = {"levels": self.levels, "form": self.form, "step": self.step}
+        checks.not_negative(time_score=self.time_score, classify=self.classify)
+        options = {"levels": self.levels, "form": self.form, "step": self.step}
+        options |= {"time": self.time_score, "classify": self.classify}
         base = generation_config(
-            self.preset, self.objective, images, self.size, device, seed, **own
+            self.preset, self.objective, images, self.size, device, seed, **options
         )
         if self.adam_alone:
             base = replace(base, optimization=replace(base.optimization, muon=None))
         method = self.objective if self.form is None else f"dcd-{self.form}"
         run = self.train(base, f"{images.title}-{self.preset}-{method}-{self.size}-{seed}")
-        self.report(run, f"images: fokker sample {run.path} -n 64 -o samples.png")
+        self.report(run, "images: " + command("sample", run.path, "-n", "64", "-o", "samples.png"))
+
+
+def command(name: str, *words: object) -> str:
+    r"""Returns a command of fokker as a shell reads it, whatever a path holds."""
+    return shlex.join(["fokker", name, *map(str, words)])
 
 
 class Output(Console):

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from .averages import WIDEST
 from .. import checks
 
 
@@ -47,6 +48,10 @@ class Optimization:
     """The steps at which the rate begins anew, with its warm-up, and falls towards the next of
     them or the end: a run that has ended goes on under the same configuration with its last step
     here and more steps."""
+    widths: tuple[float, ...] = ()
+    """The widths of power-function averages of the weights that are kept beside that of `ema`,
+    such as 0.05 and 0.1 of the steps: the width that is used is chosen after training
+    (`fokker.compute.averages`)."""
     muon: float | None = None
     """The first rate of Muon (`fokker.compute.muon`), on the same schedule, for the kernels and
     matrices inside a U-Net; Adam moves the others. Adam moves all if not given."""
@@ -67,6 +72,9 @@ class Optimization:
                 f"expected restarts in ascending order between 0 and the {self.steps} steps,"
                 f" got {given}"
             )
+        numbers = isinstance(self.widths, tuple) and all(map(checks.number, self.widths))
+        if not numbers or not all(0.001 <= w <= WIDEST for w in self.widths):
+            raise ValueError(f"expected widths from 0.001 to {WIDEST}, got {self.widths!r}")
         if self.clip is not None:
             checks.positive(clip=self.clip)
         if self.muon is not None:

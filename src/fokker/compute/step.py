@@ -73,11 +73,19 @@ class Bound(nn.Module):
         self.energy, self.objective, self.share = energy, objective, share
 
     def forward(
-        self, x: Tensor, state: tuple[Tensor, ...], rank: Tensor | None
+        self,
+        x: Tensor,
+        state: tuple[Tensor, ...],
+        rank: Tensor | None,
+        label: Tensor | None,
     ) -> tuple[Tensor, Any, Any]:
         before = self.objective.restore(state)
         share = self.share if rank is None else self.share._replace(rank=rank)
-        out: Output = self.objective.part(self.energy, x, before, None, share)
+        energy: Any = self.energy
+        if label is not None:
+            own = share(label)
+            energy = lambda p, level: self.energy(p, level, own)
+        out: Output = self.objective.part(energy, x, before, None, share)
         return out.loss, tuple(out.state or ()), out.info
 
 
@@ -85,8 +93,9 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
     r"""Returns the step as a pure function of parameters, buffers, batch and state.
 
     The parameters and buffers are dictionaries by name, the state the tuple of the tensors of the
-    objective's state, empty at first. It gives gradients, loss, state and info. A last argument,
-    if given, is the number of the rank as a tensor (1), in place of that of the share.
+    objective's state, empty at first. It gives gradients, loss, state and info. A further
+    argument, if given, is the number of the rank as a tensor (1), in place of that of the share;
+    another, the classes of the rows (B), for an energy of points, levels and classes.
     """
     bound = Bound(energy, objective, share)
 
@@ -96,10 +105,11 @@ def bind(energy: nn.Module, objective: Objective, share: Share = WHOLE) -> Calla
         x: Tensor,
         state: tuple[Tensor, ...] = (),
         rank: Tensor | None = None,
+        label: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         def loss(params: dict[str, Tensor]) -> tuple[Tensor, Any]:
             named = {f"energy.{k}": v for k, v in (params | buffers).items()}
-            out = torch.func.functional_call(bound, named, (x, state, rank))
+            out = torch.func.functional_call(bound, named, (x, state, rank, label))
             return out[0], out
 
         gradients, (value, after, info) = torch.func.grad(loss, has_aux=True)(params)
@@ -177,6 +187,7 @@ class Step:
         checks.positive_integer(slices=slices)
         if not isinstance(energy, nn.Module):
             raise ValueError(f"expected an energy that is an nn.Module, got {brief(energy)}")
+        checks.alone(energy)
         self.energy, self.objective, self.compile = energy, objective, compile
         self.parts = share.cut(slices)
         self.pure = bind(energy, objective, self.parts[0])
@@ -184,15 +195,23 @@ class Step:
         self.draws: dict[Any, list[Draw]] = {}  # of the whole batch
 
     def __call__(
-        self, x: Tensor, state: Any = None, generator: torch.Generator | None = None
+        self,
+        x: Tensor,
+        state: Any = None,
+        generator: torch.Generator | None = None,
+        label: Tensor | None = None,
     ) -> Gradients:
-        r"""Returns gradients and loss on a batch; see `Objective`."""
+        r"""Returns gradients and loss on a batch; see `Objective`. An energy of classes is told
+        those of the rows, `label` (B)."""
         self.objective.accept(state)
         named = dict(self.energy.named_parameters())
         params = {k: p.detach() for k, p in named.items() if p.requires_grad}
         others = {k: p.detach() for k, p in named.items() if not p.requires_grad}
         arguments = (params, others | dict(self.energy.named_buffers()), x)
         inputs = [(*arguments, *piece) for piece in self.pieces(x, tuple(state or ()))]
+        if label is not None:  # a rank as well, to have its place
+            whole = torch.full((1,), self.parts[0].rank, dtype=torch.long, device=x.device)
+            inputs = [(*(i if len(i) == 5 else (*i, whole)), label) for i in inputs]
         key = self.key(inputs[0])
         if key not in self.traces:
             self.even(len(checks.points(x)))
@@ -255,7 +274,13 @@ class Step:
         ]
 
     def whole(
-        self, params: Any, buffers: Any, x: Tensor, state: tuple[Tensor, ...], *_: Tensor
+        self,
+        params: Any,
+        buffers: Any,
+        x: Tensor,
+        state: tuple[Tensor, ...],
+        rank: Tensor | None = None,
+        label: Tensor | None = None,
     ) -> list[Draw]:
         r"""Returns the draws of a step of the whole batch, checked against those of a slice."""
         key, ranks = next(reversed(self.traces)), self.parts[0].ranks
@@ -264,7 +289,8 @@ class Step:
         full = tuple(t.new_empty((len(t) * ranks, *t.shape[1:])) for t in state)
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, Drawing() as drawing:
             inputs = pytree.tree_map(fake.from_tensor, (params, buffers, x, full))
-            bind(self.energy, self.objective)(*inputs)
+            told = None if label is None else fake.from_tensor(label)
+            bind(self.energy, self.objective)(*inputs, label=told)
         draws = drawing.draws
         for whole, traced in zip(draws, self.traces[key].draws, strict=True):
             same = (whole.law, whole.low, whole.high) == (traced.law, traced.low, traced.high)

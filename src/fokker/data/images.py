@@ -15,7 +15,7 @@ all files read, which costs a tenth of a second for 100 MB and cannot mistake on
 A set has at most 8 GiB of pixels, and a row group of Parquet at most 2 GiB of files.
 """
 
-__all__ = ["Images", "read_images"]
+__all__ = ["Images", "read_images", "read_labels"]
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ from ..files import open_regular
 VERSION = 1  # of what is cached
 TOTAL = 2**33  # bytes of pixels
 COLUMNS = ("image", "img")
+LABELS = ("label", "labels")
 GROUP = 2**31  # bytes of a row group, not compressed
 ROWS = 8  # read at once; a row of a small file may be long
 AHEAD = 2**26  # bytes of the pages that are read at once
@@ -108,6 +109,12 @@ class Images:
             crop: The side of the square that is cut from each at a random place and turned by a
                 random multiple of 90 degrees.
         """
+        return self.pick(n, generator, flip, crop)[0]
+
+    def pick(
+        self, n: int, generator: torch.Generator, flip: bool = False, crop: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        r"""Returns what `batch` returns, and the index of each image in the set."""
         checks.positive_integer(n=n)
         device = self.pixels.device
         if generator.device.type != device.type:
@@ -117,7 +124,7 @@ class Images:
         if flip:
             mirrored = torch.randint(2, (n, 1, 1, 1), generator=generator, device=device)
             u = torch.where(mirrored == 1, u.flip(-1), u)
-        return to_float(u)
+        return to_float(u), rows
 
     def cut(self, rows: Tensor, side: int, generator: torch.Generator) -> Tensor:
         r"""Returns squares at random places of images, each turned by a random multiple of 90
@@ -133,6 +140,50 @@ class Images:
         for k in range(1, 4):
             u = torch.where(turn == k, turned[k], u)
         return u
+
+
+def read_labels(
+    source: str | Path, split: str = "train", data_dir: str | Path | None = None
+) -> Tensor:
+    r"""Returns the classes of a set of images in Parquet files, int64 (N): their column `label`.
+
+    Arguments:
+        source: See `read_images`.
+        split: The part of the set, train or test.
+        data_dir: The folder where named sets lie; that of `FOKKER_DATA` if not given.
+    """
+    import pyarrow.parquet as pq
+
+    parts = []
+    for path in files_of(folder_of(source, split, data_dir), split):
+        if path.suffix != ".parquet":
+            raise ValueError(f"expected classes in the column label of .parquet, got {path}")
+        with open_regular(path, LONGEST) as handle, damage(path):
+            file = pq.ParquetFile(handle)
+            names = [name for name in LABELS if name in file.schema_arrow.names]
+            if not names:
+                raise ValueError(f"expected a column label, got {file.schema_arrow.names}")
+            column = file.read(columns=names[:1]).column(0)
+            values = column.to_numpy()
+        if values.dtype.kind not in "iu" or (len(values) and values.min() < 0):
+            raise ValueError(f"{path}: expected classes 0, 1, ... in {names[0]}, got others")
+        parts.append(torch.from_numpy(values.astype(np.int64)))
+    return torch.cat(parts)
+
+
+def folder_of(source: str | Path, split: str, data_dir: str | Path | None) -> Path:
+    r"""Returns the folder in which a set lies, fetched if it must be."""
+    if isinstance(source, str) and source in SETS:
+        return locate(source, split, data_dir)
+    if isinstance(source, str) and source.startswith("hub:"):
+        return from_hub(source, split)
+    folder = Path(source)
+    if not (folder.is_dir() and str(source)):
+        got = f"{str(source)!r}, which is none of them"
+        raise ValueError(
+            f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)}, got {got}"
+        )
+    return folder
 
 
 def read_images(
@@ -158,17 +209,7 @@ def read_images(
     name, channels = name_of(source), None
     if isinstance(source, str) and source in SETS:
         channels = SETS[source].channels
-        folder = locate(name, split, data_dir)
-    elif isinstance(source, str) and source.startswith("hub:"):
-        folder = from_hub(source, split)
-    else:
-        folder = Path(source)
-        if not (folder.is_dir() and str(source)):
-            got = f"{str(source)!r}, which is none of them"
-            raise ValueError(
-                f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)},"
-                f" got {got}"
-            )
+    folder = folder_of(source, split, data_dir)
     files = files_of(folder, split)
     key = fingerprint(folder, files, (VERSION, size, channels))
     pixels = cache.cached(f"{name}-{split}", key, lambda: stack(files, size, channels))

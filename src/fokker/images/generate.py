@@ -1,4 +1,4 @@
-r"""Images from an energy of every level, and their likelihood.
+r"""Images from an energy of every level.
 
 Samples come down the probability-flow ODE (`fokker.samplers.flow`) from noise of level
 :math:`\sigma_{max}`; they are clipped to [−1, 1] and rounded to bytes, as the data were. The
@@ -8,8 +8,7 @@ paper's settings are 18 Heun steps from 80 to 0.01, EDM's from 80 to 0.002. The 
 **Image i of a seed is one image**, whatever the batch, the number of images, and the call that
 makes it: it has random numbers of its own. Batches of another size may round differently in the
 last bit of a float, and so, rarely, in a byte. So ranks share images out (`fokker.compute.ranks`):
-each draws some, and has them all. The corrector is tuned on rank 0. A likelihood is shared out by
-batches, as the steps of its solver suit a batch: its figures are those of one rank.
+each draws some, and has them all. The corrector is tuned on rank 0.
 
 An energy that diverged, whose score is not finite or whose samples are far from any image, is
 refused.
@@ -20,9 +19,7 @@ __all__ = [
     "DivergedEnergy",
     "Generated",
     "Sampling",
-    "bits_of",
     "generate",
-    "residuals_of",
     "tuned",
 ]
 
@@ -35,18 +32,10 @@ from functools import partial
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
-from .denoise import LEVELS, noisy
 from .. import checks
+from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks
-from ..data.picture import to_float, to_uint8
-from ..derivatives import Hutchinson, probe
-from ..energies import Denoiser, Energy
-from ..metrics import (
-    bits_per_dimension,
-    dequantize,
-    fokker_planck_residual,
-    log_likelihood,
-)
+from ..data.picture import to_uint8
 from ..samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
 
 FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
@@ -57,9 +46,9 @@ WARMUP = 20  # transitions at each level that tune the corrector
 class Sampling:
     r"""How images are drawn."""
 
-    sampler: Literal["heun", "euler", "multistep"] = "heun"
+    sampler: Literal["heun", "euler", "multistep", "multistep3"] = "heun"
     """The method: heun (two evaluations a step, error of second order), euler (one, of first
-    order) or multistep (one, of second order)."""
+    order), multistep (one, of second order) or multistep3 (one, of third order)."""
     steps: int = 18
     """The number of steps."""
     sigma_min: float = 0.002
@@ -76,10 +65,10 @@ class Sampling:
     def __post_init__(self) -> None:
         checks.not_negative(churn=self.churn)
         checks.at_least(0, corrector=self.corrector)
-        if self.sampler == "multistep" and (self.churn or self.corrector):
+        if self.sampler.startswith("multistep") and (self.churn or self.corrector):
             what = "churn" if self.churn else "corrector"
             raise ValueError(
-                f"expected {what} 0 with multistep, which goes by the step before, got"
+                f"expected {what} 0 with {self.sampler}, which goes by the step before, got"
                 f" {getattr(self, what)}; heun has both"
             )
         self.flow(1)
@@ -131,7 +120,9 @@ def generate(
     r"""Returns n images of an energy of every level, on every rank.
 
     Arguments:
-        energy: The energy, or its `Field`, which compiles once for all calls.
+        energy: The energy, or its `Field`, which is traced once for all calls. On a GPU the
+            evaluation of an energy is captured (`fokker.compute.field`); hand in a plain `Field`
+            of one that cannot be traced.
         n: The number of images.
         shape: The shape (C, H, W) of an image.
         sampling: How they are drawn.
@@ -144,7 +135,7 @@ def generate(
     """
     checks.positive_integer(n=n, batch=batch)
     checks.seed(seed)
-    field = energy if isinstance(energy, Field) else Field(energy)
+    field = field_of(energy, device)
     own = {"device": device, "dtype": torch.float32}
     mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
 
@@ -200,96 +191,3 @@ def tuned(
         return [] if found is None else list(found.step_sizes)
 
     return replace(flow, corrector=replace(flow.corrector, step_sizes=ranks.once(sizes)))
-
-
-def bits_of(
-    energy: Energy | Denoiser,
-    pixels: Tensor,
-    train: Tensor,
-    sampling: Sampling = Sampling(),
-    batch: int = 64,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    tolerance: float = 1e-4,
-    ranks: Ranks = ALONE,
-) -> tuple[float, float]:
-    r"""Returns the mean bits a dimension of images, by the flow, and its standard error, on every
-    rank.
-
-    The Laplacian is estimated with one probe an image (`fokker.metrics.likelihood`).
-
-    Arguments:
-        energy: The energy of every level.
-        pixels: Two images or more, bytes (N, C, H, W).
-        train: The training images, bytes, whose mean and variance the noisiest level has.
-        sampling: The first and the last level.
-        batch: The number of images at once.
-        seed: The seed of the dequantization and the probes.
-        device: The device of the energy.
-        tolerance: The error of a step of the solver.
-        ranks: The ranks that share out the batches.
-    """
-    if isinstance(energy, Denoiser):
-        raise ValueError("expected an energy, to have a likelihood, got a denoiser")
-    if len(pixels) < 2:
-        raise ValueError(f"expected two images or more, to have an error, got {len(pixels)}")
-    clean = to_float(train[:10_000])
-    mean, variance = (v.to(device) for v in (clean.mean(0), clean.var(0)))
-    generator = torch.Generator(device).manual_seed(seed)
-    low, high = sampling.sigma_min, sampling.sigma_max
-    parts = pixels.split(batch)
-    mine = ranks.among(len(parts))
-
-    def share() -> Tensor:
-        found = [torch.zeros(0, dtype=torch.float64)]
-        for k, part in enumerate(parts):
-            x = dequantize(to_float(part.to(device)), generator)
-            if k not in mine:
-                probe(x, "rademacher", generator)  # what the likelihood of another rank draws
-                continue
-            out = log_likelihood(energy, x, low, high, mean, variance, 1, generator, tolerance)
-            bits = bits_per_dimension(out.log_prob, math.prod(x.shape[1:]))
-            found.append(bits.double().cpu())
-        return torch.cat(found)
-
-    bits = ranks.collect(ranks.each(share))
-    return float(bits.mean()), float(bits.std() / math.sqrt(len(bits)))
-
-
-def residuals_of(
-    energy: Energy | Denoiser,
-    pixels: Tensor,
-    batch: int = 64,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> dict[float, float]:
-    r"""Returns the variance of :math:`\sigma^2 R` over noisy images, in nats squared, by the
-    level.
-
-    R is the Fokker–Planck residual (`fokker.metrics.residual`), the same at all images if the
-    energies of neighboring levels fit together. Its Laplacian is estimated twice with one probe
-    each: the covariance of both estimates is free of the noise of the probes, and may come out
-    below zero.
-
-    Arguments:
-        energy: The energy of every level.
-        pixels: Two images or more, bytes (N, C, H, W).
-        batch: The number of images at once, three or more.
-        seed: The seed of the noise and the probes.
-        device: The device of the energy.
-    """
-    if isinstance(energy, Denoiser):
-        raise ValueError("expected an energy, to have a residual, got a denoiser")
-    checks.at_least(2, images=len(pixels))
-    checks.at_least(3, batch=batch)
-    generator = torch.Generator(device).manual_seed(checks.seed(seed))
-    found = {}
-    for sigma in LEVELS:
-        x = noisy(to_float(pixels.to(device)), sigma, seed)
-        pairs = []
-        for part in x.tensor_split(math.ceil(len(x) / batch)):
-            own = (energy, part, sigma, Hutchinson(1), generator)
-            both = [fokker_planck_residual(*own).values.double() for _ in range(2)]
-            pairs.append(sigma**2 * torch.stack(both))
-        found[sigma] = float(torch.cov(torch.cat(pairs, 1))[0, 1])
-    return found

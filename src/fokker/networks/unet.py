@@ -31,7 +31,9 @@ One of the last two is the paper's, which does not say how its features are pool
 additional SiLU :math:`\phi` before the last pooling. With `fold` n the U-Net works on blocks of
 n×n pixels: each block becomes one pixel of :math:`n^2 C` channels before the first convolution,
 and the channels of the last one become pixels again. The first level then has 1 / n of the side of
-the image. A `local` U-Net has no attention, and its inner product is a sum of local energies,
+the image. With `classes` the network is also told the class of an image, or that it is not known
+(`fokker.samplers.classes`). A `local` U-Net has no attention, and its inner product is a sum of
+local energies,
 
 .. math:: E(x, \sigma) = \sum_i e_i, \qquad e_i = \frac{|x_i|^2}{2 (\sigma^2 + \sigma_d^2)}
     + \tfrac{C}{2} \log 2 \pi (\sigma^2 + \sigma_d^2) - \frac{\sigma_d}{\sigma} \, u_i \cdot U_i ,
@@ -115,27 +117,34 @@ def unfold_pixels(h: Tensor, n: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    r"""Creates features of the noise level, (B) to (B, features).
+    r"""Creates features of the noise level and the class, (B) to (B, features).
 
     Cosines and sines of :math:`\omega \log(\sigma) / 4`, with :math:`\omega` from 1 to 100, go
-    through two linear layers.
+    through two linear layers. Between them what else is told of an image, (B, told), is added by
+    a table that is zero at the start.
 
     Arguments:
         frequencies: The number of frequencies.
         features: The number of features.
+        told: The number of numbers that are told; without a table if zero.
     """
 
-    def __init__(self, frequencies: int, features: int) -> None:
+    def __init__(self, frequencies: int, features: int, told: int = 0) -> None:
         super().__init__()
+        if told:
+            self.table = nn.Parameter(torch.zeros(told, features))
         self.frequencies = frequencies
         self.first = Linear(2 * frequencies, features, math.sqrt(2))
         self.second = Linear(features, features, math.sqrt(2))
 
-    def forward(self, sigma: Tensor) -> Tensor:
+    def forward(self, sigma: Tensor, told: Tensor | None = None) -> Tensor:
         omega = torch.logspace(0, 2, self.frequencies, dtype=sigma.dtype, device=sigma.device)
         phase = torch.log(sigma)[:, None] / 4 * omega
         h = torch.cat([torch.cos(phase), torch.sin(phase)], dim=1)
-        return F.silu(self.second(F.silu(self.first(h))))
+        h = F.silu(self.first(h))
+        if told is not None:
+            h = h + told.to(h.dtype) @ self.table.to(h.dtype)
+        return F.silu(self.second(h))
 
 
 class Block(nn.Module):
@@ -237,6 +246,10 @@ class UNetEnergy(Precise, Energy):
             given.
         local: Whether there is no attention at all, in the middle neither.
         fold: The side n of the blocks of pixels that are folded into channels; 1 for none.
+        classes: The number of classes that the energy :math:`E(x, \sigma, c)` is told; none if
+            zero.
+        moves: The number of parameters of an augmentation that it is told
+            (`fokker.data.augment`); none if zero.
         form: The form of the scalar g: inner, square, pool or sum.
         sigma_data: The standard deviation :math:`\sigma_d` of the data.
         fused: Whether attention runs as one kernel, which can be differentiated once only: enough
@@ -265,9 +278,12 @@ class UNetEnergy(Precise, Energy):
         dtype: str = "float32",
         fold: int = 1,
         heads: int | None = None,
+        classes: int = 0,
+        moves: int = 0,
         local: bool = False,
     ) -> None:
         super().__init__()
+        checks.at_least(0, classes=classes, moves=moves)
         checks.positive_integer(channels=channels, width=width, blocks=blocks, head=head)
         checks.positive_integer(fold=fold)
         if local and attention:
@@ -290,6 +306,7 @@ class UNetEnergy(Precise, Energy):
             if heads is not None and c % heads:
                 raise ValueError(f"expected heads that divide {c} channels, got {heads} heads")
         self.channels, self.form, self.sigma_data = channels, form, sigma_data
+        self.classes, self.moves = classes, moves
         self.dtype, self.fold, self.multiple = DTYPES[dtype], fold, fold * 2 ** (levels - 1)
         self.local, self.depth = local, (levels, blocks)
         features, folded = 4 * width, channels * fold**2
@@ -299,7 +316,7 @@ class UNetEnergy(Precise, Energy):
             count = head if heads is None else out // heads
             return Stage(block, Attention(out, count, fused) if attend else None)
 
-        self.embedding = Embedding(width // 2, features)
+        self.embedding = Embedding(width // 2, features, classes + (classes > 0) + moves)
         self.stem = Conv2d(folded, width, 3)
         self.encoder, c, skips = nn.ModuleList(), width, [width]
         for level, out in enumerate(widths):
@@ -331,18 +348,27 @@ class UNetEnergy(Precise, Energy):
         layers = [m for m in self.modules() if isinstance(m, Conv2d | Linear) and m not in apart]
         return [p for layer in layers for p in layer.parameters() if p.ndim > 1]
 
-    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+    def forward(
+        self, x: Tensor, sigma: Tensor | float, label: Tensor | int | None = None
+    ) -> Tensor:
+        r"""Returns :math:`E(x, \sigma)`, or :math:`E(x, \sigma, c)` of classes () or (B), or of
+        all that is told of each image (`told`)."""
         x, sigma = self.check(x, sigma)
+        label = self.told(label, x)
         variance = sigma.square() + self.sigma_data**2
-        g = self.scalar(x / align(variance.sqrt(), x), sigma)
+        g = self.scalar(x / align(variance.sqrt(), x), sigma, label)
         constant = dimension(x) / 2 * torch.log(2 * math.pi * variance)
         return dot(x, x) / (2 * variance) + constant - self.sigma_data / sigma * g
 
-    def denoise(self, x: Tensor, sigma: Tensor | float) -> Tensor:
-        r"""Returns the mean :math:`D(x, \sigma)` of the clean image given the noisy one."""
+    def denoise(
+        self, x: Tensor, sigma: Tensor | float, label: Tensor | int | None = None
+    ) -> Tensor:
+        r"""Returns the mean :math:`D(x, \sigma)` of the clean image given the noisy one, and its
+        class if it is told."""
         x, sigma = self.check(x, sigma)
+        label = self.told(label, x)
         root = (sigma.square() + self.sigma_data**2).sqrt()
-        _, slope = gradient(lambda u: self.scalar(u, sigma), x / align(root, x))
+        _, slope = gradient(lambda u: self.scalar(u, sigma, label), x / align(root, x))
         skip, out = (self.sigma_data / root) ** 2, sigma * self.sigma_data / root
         return align(skip, x) * x + align(out, x) * slope
 
@@ -376,18 +402,18 @@ class UNetEnergy(Precise, Energy):
                 f" {self.form}"
             )
 
-    def scalar(self, u: Tensor, sigma: Tensor) -> Tensor:
+    def scalar(self, u: Tensor, sigma: Tensor, label: Tensor | None = None) -> Tensor:
         r"""Returns :math:`g(u, \sigma)`, with shape (B)."""
-        h = self.field(u, sigma)
+        h = self.field(u, sigma, label)
         if self.form in ENCODER:
             h = F.silu(normalize(h))
             return self.head(h.mean((2, 3)) if self.form == "pool" else h.sum((2, 3))).squeeze(1)
         return dot(u, h) if self.form == "inner" else dot(h, h) / 2
 
-    def field(self, u: Tensor, sigma: Tensor) -> Tensor:
+    def field(self, u: Tensor, sigma: Tensor, label: Tensor | None = None) -> Tensor:
         r"""Returns the images :math:`U(u, \sigma)`; of `pool` and `sum`, the features of the
         lowest level."""
-        features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)))
+        features = self.embedding(sigma.reshape(-1).to(wide(self.dtype)), label)
         h = u.to(self.dtype, memory_format=torch.channels_last)
         h = self.stem(h if self.fold == 1 else fold_pixels(h, self.fold))
         skips = [h]
@@ -401,6 +427,36 @@ class UNetEnergy(Precise, Energy):
             h = step(torch.cat([h, skips.pop()], 1) if isinstance(step, Stage) else h, features)
         h = self.head(F.silu(normalize(h)).to(h.dtype)).to(u.dtype)
         return h if self.fold == 1 else unfold_pixels(h, self.fold)
+
+    def told(self, label: Tensor | int | None, x: Tensor) -> Tensor | None:
+        r"""Returns what the network is told of each image, (B or 1, K + 1 + M): which of the K
+        classes it has, or none, and the M parameters of its augmentation, zero if they are not
+        given; `None` of a network that is told nothing.
+
+        Arguments:
+            label: The classes, () or (B); or all of this, (B, K + 1 + M).
+            x: The images.
+        """
+        rows = self.classes + (self.classes > 0)
+        width = rows + self.moves
+        if not width:
+            if label is not None:
+                raise ValueError("expected no class for a network that knows none, got some")
+            return None
+        if isinstance(label, Tensor) and label.ndim == 2:
+            if label.shape != (len(x), width):
+                raise ValueError(f"expected ({len(x)}, {width}) to be told, got {label.shape}")
+            return label
+        if label is not None and not self.classes:
+            raise ValueError("expected no class for a network that knows none, got some")
+        label = self.classes if label is None else label
+        label = torch.as_tensor(label, dtype=torch.long, device=x.device)
+        if label.shape not in {(), x.shape[:1]}:
+            raise ValueError(
+                f"expected classes of shape () or ({len(x)},), got {tuple(label.shape)}"
+            )
+        place = torch.arange(width, device=x.device)
+        return ((label.reshape(-1, 1) == place) & (place < rows)).to(x.dtype)
 
     def check(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
         checks.images(x, self.channels, self.multiple)

@@ -7,6 +7,7 @@ r"""Checkpoints: the whole state of a run in pieces, each of which is checked wh
 =========================  ==================================================================
 
 The tensors are `model/NAME` and `average/NAME`, the weights and their moving average;
+`power-I/NAME`, their power-function averages, if any;
 `adam/NAME/FIELD`, the state of the optimizer; `state/I`, that of the objective; `best/NAME`, the
 weights that a table is read with. Nothing is pickled, and nothing is read beyond the lengths that
 were written down.
@@ -100,6 +101,7 @@ class Checkpoint(NamedTuple):
     watch: dict[str, list[float]] | None = None  # what the guard remembers
     leader: tuple[float, Name] | None = None  # the least judgement so far, and whose it is
     seconds: float = 0.0  # of training so far
+    powers: tuple[dict[str, Tensor], ...] = ()  # averages, by the width of the configuration
 
     @property
     def name(self) -> Name:
@@ -115,6 +117,9 @@ def named(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
     for kind in ("model", "average"):
         for name, t in getattr(checkpoint, kind).items():
             yield f"{kind}/{name}", t
+    for i, weights in enumerate(checkpoint.powers):
+        for name, t in weights.items():
+            yield f"power-{i}/{name}", t
     for name, fields in (checkpoint.adam or {}).items():
         for field, t in fields.items():
             yield f"adam/{name}/{field}", t
@@ -340,6 +345,7 @@ def read(path: Path) -> Checkpoint:
             watch,
             leader and (float(leader[0]), Name(*map(int, leader[1]))),
             float(header["seconds"]),
+            tuple(powers(tensors)),
         )
     except BROKEN as error:
         raise broken(path, error) from None
@@ -357,6 +363,14 @@ def shape_of(sizes: Any) -> tuple[int, ...]:
 
 def under(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     return {n.removeprefix(f"{kind}/"): t for n, t in tensors.items() if n.startswith(f"{kind}/")}
+
+
+def powers(tensors: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    r"""Yields the power-function averages in their order."""
+    for i in range(len(tensors)):
+        if not (weights := under(tensors, f"power-{i}")):
+            return
+        yield weights
 
 
 def read_tensors(path: Path, header: dict[str, Any]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ __all__ = [
     "Correction",
     "Data",
     "ImageData",
+    "Milestones",
     "Network",
     "Optimization",
     "ResNet",
@@ -28,9 +29,11 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from .guard import Guard
+from .milestones import Milestones
 from .. import checks
 from ..compute.schedule import Optimization
 from ..data import Planar, toy
+from ..data.augment import PARAMETERS
 from ..data.sources import absent, name_of
 from ..energies import Denoiser, Energy, Quadratic
 from ..networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
@@ -71,6 +74,7 @@ class ToyData(Data):
     """The noise before the scale, 0.01 or more; the set's own if not given."""
 
     def __post_init__(self) -> None:
+        checks.between(1e-6, 1e6, scale=self.scale)
         if self.noise is not None and not (self.noise == 0 or 0.01 <= self.noise < math.inf):
             raise ValueError(
                 "expected noise of 0, or of 0.01 or more (a grid that fits into memory does not"
@@ -127,6 +131,18 @@ class ImageData(Data):
     crop: int | None = None
     """The side of the square that is cut at a random place from each training image, turned by a
     random multiple of 90 degrees; the whole image if not given."""
+    dequantize: bool = False
+    """Whether training images get uniform noise as wide as one of their 256 levels, as those have
+    whose likelihood is computed."""
+    augment: float = 0.0
+    """The probability of each part of the augmentation of training images
+    (`fokker.data.augment`), 0.12 in EDM; the network is told what was done to an image."""
+    drop: float = 0.1
+    """The share of training images whose class is not told to a network of classes, so that it
+    learns the energy without a class as well."""
+
+    def __post_init__(self) -> None:
+        checks.between(0, 1, drop=self.drop, augment=self.augment)
 
     @property
     def title(self) -> str:
@@ -160,7 +176,12 @@ class Network:
     """The standard deviation of a quadratic added to the energy; none if not given."""
 
     def __post_init__(self) -> None:
+        checks.positive_integer(width=self.width)
         checks.between(2, 1000, layers=self.layers)
+        checks.at_least(0, features=self.features)
+        checks.between(1e-6, 1e6, bandwidth=self.bandwidth)
+        if self.confine is not None:
+            checks.between(1e-6, 1e6, confine=self.confine)
 
     def build(self, shape: tuple[int, ...]) -> Energy:
         r"""Returns the energy of points of a shape :math:`(D)`, initialized from the global
@@ -223,6 +244,11 @@ class UNet:
     heads: int | None = None
     """The number of heads of every attention; heads of 64 channels, or the largest power of two
     below that divides the channels, if not given."""
+    classes: int = 0
+    """The number of classes that an energy is told, those of the labels of the images; none if
+    zero."""
+    augmented: bool = False
+    """Whether an energy is told how the images that it is trained on were moved (`augment`)."""
     local: bool = False
     """Whether there is no attention, in the middle neither: the energy is then a sum of local
     ones, and a picture may be of any size. `attention` does not count."""
@@ -230,6 +256,7 @@ class UNet:
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
         checks.positive_integer(width=self.width, fold=self.fold)
+        checks.between(1e-6, 1e6, sigma_data=self.sigma_data)
         for name in ("multipliers", "attention"):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(type(v) is int for v in value):
@@ -244,6 +271,10 @@ class UNet:
             )
         if self.heads is not None:
             checks.positive_integer(heads=self.heads)
+        checks.at_least(0, classes=self.classes)
+        if (self.classes or self.augmented) and self.form == "denoiser":
+            what = "classes" if self.classes else "augmentation"
+            raise ValueError(f"expected {what} only of an energy, got {self}")
 
     @property
     def multiple(self) -> int:
@@ -270,6 +301,8 @@ class UNet:
             "head": math.gcd(64, self.multipliers[-1] * self.width, *attended),
             "heads": self.heads,
             "fold": self.fold,
+            "classes": self.classes,
+            "moves": PARAMETERS if self.augmented else 0,
             "sigma_data": self.sigma_data,
             "dtype": self.precision,
         }
@@ -329,6 +362,10 @@ class Config:
     preview: int = 0
     """The number of samples drawn at each evaluation and kept as a picture, for a network of
     images at every noise level; none if zero."""
+    milestones: Milestones = Milestones()
+    snapshots: int = 0
+    """The number of steps between copies of the power-function averages that are kept beside the
+    checkpoints, for widths chosen after training; none if zero."""
 
     def __post_init__(self) -> None:
         checks.positive_integer(slices=self.slices, evaluate=self.evaluate, keep=self.keep)
@@ -349,6 +386,29 @@ class Config:
                 raise ValueError(
                     "expected previews only of a U-Net, an energy of every noise level, got"
                     f" {self.preview} of {self.network}"
+                )
+        checks.at_least(0, snapshots=self.snapshots)
+        if self.snapshots and not self.optimization.widths:
+            raise ValueError(
+                "expected snapshots only of power-function averages, got"
+                f" {self.snapshots} without widths"
+            )
+        moved = getattr(self.data, "augment", 0.0) > 0
+        if moved != getattr(self.network, "augmented", False):
+            raise ValueError(
+                "expected a U-Net with augmented = true for images with augment, and no other, got"
+                f" {self.network} for {self.data}"
+            )
+        if self.milestones.any:
+            seen = self.optimization.steps * self.optimization.batch
+            if not isinstance(self.network, UNet):
+                raise ValueError(
+                    "expected an FID only of a U-Net, an energy of every noise level, got"
+                    f" {self.milestones} of {self.network}"
+                )
+            if late := [n for n in self.milestones.at if n > seen]:
+                raise ValueError(
+                    f"expected FIDs within the {seen:,} images of training, got one at {late[0]:,}"
                 )
         if self.patience is not None:
             checks.positive_integer(patience=self.patience)

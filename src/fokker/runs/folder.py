@@ -3,8 +3,11 @@ r"""Run folders: what a training run leaves behind, and how it is read.
 =====================  ======================================================================
 `config.toml`          all that the run depends on (`fokker.runs.config`, `fokker.runs.toml`)
 `data.json`            the SHA-256 of the data, to know it again when the run is resumed
+`starts.jsonl`         one line for each start of training (`fokker.runs.history`)
 `metrics.jsonl`        one line an evaluation: step, loss, rate, seconds, diagnostics and the
                        judgement; and one an event, a divergence and what was done about it
+`quality.jsonl`        one row for each FID at a milestone (`fokker.runs.milestones`)
+`averages/`            copies of power-function averages (`fokker.runs.averages`)
 `checkpoint/step-K/`   the whole state after K steps (`fokker.runs.checkpoints`)
 `previews/`            samples of one seed after each evaluation, for images if asked for
 `report.html`          the report (`fokker.app.report`)
@@ -26,8 +29,10 @@ from torch import Tensor
 from typing import Any
 
 from . import toml
+from .averages import average_of
 from .checkpoints import BROKEN, newest, read
 from .config import Config
+from .history import read_starts
 from ..checks import brief, number
 from ..energies import Denoiser, Energy
 from ..files import first_line, read_regular, write_text
@@ -122,14 +127,19 @@ def restore(
     return energy
 
 
-def read_run(folder: Path, best: bool = False) -> Run:
+def read_run(folder: Path, best: bool = False, width: float | None = None) -> Run:
     r"""Returns the run in a folder; see `fokker.load`."""
     config = read_config(folder)
     checkpoint, task = newest(folder), task_of(config)
     if best and checkpoint.leader is not None:
         checkpoint = read(folder / "checkpoint" / str(checkpoint.leader[1]))
     chosen = checkpoint.best
-    weights = checkpoint.average if chosen is None else chosen.weights
+    weights, average = checkpoint.average if chosen is None else chosen.weights, ""
+    if width is not None:
+        if best or chosen is not None:
+            raise ValueError(f"expected no width with the best weights, got {width:g}")
+        weights, error = average_of(folder, config, width)
+        average = f", averaged with width {width:g}, a profile off by {100 * error:.1f} %"
     energy = restore(task, checkpoint.shape, weights, folder / "config.toml")
     try:
         energy = task.wrap(energy, None if chosen is None else chosen.card)
@@ -150,4 +160,7 @@ def read_run(folder: Path, best: bool = False) -> Run:
         checkpoint.step if chosen is None else chosen.step,
         [line for line in lines if "event" not in line],
         tuple(line for line in found if "event" in line),
+        tuple(read_starts(folder)),
+        checkpoint.seconds,
+        average,
     )

@@ -9,7 +9,7 @@ from .folder import read_run
 from ..tasks import Run
 
 
-def load(path: str | Path, best: bool = False) -> Run:
+def load(path: str | Path, best: bool = False, width: float | None = None) -> Run:
     r"""Returns a trained run: its energy, its configuration and its metrics.
 
     Arguments:
@@ -17,6 +17,8 @@ def load(path: str | Path, best: bool = False) -> Run:
             (`fokker.runs.shipped`).
         best: Whether to read the best judged checkpoint instead of the newest, for a run that got
             worse.
+        width: The width of the power-function average whose weights are read, for a run that
+            kept such averages (`fokker.compute.averages`); the usual average if not given.
 
     Example:
         >>> import torch
@@ -32,4 +34,8 @@ def load(path: str | Path, best: bool = False) -> Run:
     folder = Path(path)
     # a folder of images may have the name of a shipped energy
     named = str(path) in shipped.names() and not (folder / "config.toml").exists()
-    return shipped.read(str(path)) if named or not folder.is_dir() else read_run(folder, best)
+    if not named and folder.is_dir():
+        return read_run(folder, best, width)
+    if width is not None:
+        raise ValueError(f"expected a run folder for a width, got {path}")
+    return shipped.read(str(path))

@@ -83,6 +83,7 @@ from ..objectives import (
     PCD,
     Bridge,
     Central,
+    Classification,
     Denoising,
     DenoisingScoreMatching,
     EnergyDiscrepancy,
@@ -98,7 +99,10 @@ from ..objectives import (
     RecoveryLikelihood,
     ScoreMatching,
     SlicedScoreMatching,
+    Tie,
+    TimeScore,
     Uniform,
+    Wide,
 )
 from ..objectives import levels as forms
 from ..objectives.levels import FORMS, WEIGHTS, form_of, with_step
@@ -314,14 +318,13 @@ GENERATION_METHODS: dict[str, dict[str, Objective]] = {
     },
 }
 # the laws of the noise level of a training image
-LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
+LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform | Wide] = {
     "log-normal": LogNormal(),
     "uniform": Uniform(),
     "grid": Grid(),
     "vp": Preserving(),
+    "wide": Wide(),
 }
-# width and blocks: 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images
-SIZES: dict[str, tuple[int, int]] = {"small": (48, 1), "15m": (96, 2), "large": (128, 3)}
 # networks that `fokker reproduce networks` compares; millions of parameters on color images
 CANDIDATES: dict[str, UNet] = {
     "small": UNet(48, 1),  # 2.7
@@ -333,8 +336,17 @@ CANDIDATES: dict[str, UNet] = {
     "fold-128-attn16": UNet(
         128, 3, fold=2, multipliers=(1, 2), attention=(0,), heads=1
     ),  # 21.0; attention at 16×16
+    "fold-128-head1": UNet(128, 3, fold=2, multipliers=(1, 2), heads=1),  # 22.4
+    "fold-128-both": UNet(128, 3, fold=2, multipliers=(1, 2), attention=(0, 1), heads=1),  # 22.8
     "fold-160-b3": UNet(160, 3, fold=2, multipliers=(1, 2)),  # 34.9
     "fold-192": UNet(192, 3, fold=2, multipliers=(1, 2)),  # 50.2
+}
+# 2.7, 15.6 and 36.5 million parameters as a full U-Net of color images; `base` is the default
+SIZES: dict[str, UNet] = {
+    "small": CANDIDATES["small"],
+    "base": CANDIDATES["default"],
+    "15m": UNet(),  # what `base` was first
+    "large": UNet(128, 3),
 }
 
 
@@ -342,7 +354,7 @@ def generation_config(
     name: str,
     method: str,
     data: ImageData,
-    size: str = "15m",
+    size: str = "base",
     device: str = "cpu",
     seed: int = 0,
     time: float = 0.0,
@@ -350,6 +362,7 @@ def generation_config(
     form: str | None = None,
     step: float | None = None,
     weight: str | None = None,
+    classify: float = 0.0,
 ) -> Config:
     r"""Returns the configuration of an energy of images at every level, to generate from.
 
@@ -360,11 +373,12 @@ def generation_config(
         size: The size of the network, a name in `SIZES`.
         device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
         seed: The seed.
-        time: The weight of the time score of `LevelDCD`.
+        time: The weight of a time score (`TimeScore`); none if zero.
         levels: The law of the noise levels, a name in `LEVELS`; that of the preset if not given.
         form: The form of `LevelDCD`, a name in `FORMS`; that of the method if not given.
         step: The step of the form; its own if not given.
         weight: The weight of a level: one, variance or edm; that of the preset if not given.
+        classify: The weight of a classification of levels (`Classification`); none if zero.
     """
     if name not in GENERATION_METHODS:
         raise unknown(name, list(GENERATION_METHODS), "a preset", "--preset")
@@ -380,11 +394,13 @@ def generation_config(
             raise unknown(value, list(known[key]), f"a value of {key}", f"--{key}")
     objective = methods[method]
     assert isinstance(objective, LevelDCD | Denoising)
-    options: dict[str, Any] = {"time": time or None, "weight": weight}
+    weights: dict[type[Tie], float] = {TimeScore: time, Classification: classify}
+    ties = tuple(tie(w) for tie, w in weights.items() if w)
+    options: dict[str, Any] = {"ties": ties or None, "weight": weight}
     options["level"] = None if levels is None else LEVELS[levels]
     if isinstance(objective, Denoising):
-        if time or form or step is not None:
-            what = "a time score" if time else "a form"
+        if ties or form or step is not None:
+            what = "a time score" if time else "a classification" if classify else "a form"
             raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
     elif form is not None:
         options["form"] = form_of(form, step)
@@ -392,7 +408,6 @@ def generation_config(
         options["form"] = with_step(objective.form, step)
     objective = replace(objective, **{k: v for k, v in options.items() if v is not None})
     fast = device != "cpu"
-    width, blocks = SIZES[size]
     shape = "denoiser" if method == "reference" else "sum" if name == "paper" else "inner"
     precision = "bfloat16" if fast else "float32"
     muon = None if name == "paper" else MUON
@@ -402,7 +417,7 @@ def generation_config(
     return Config(
         data,
         objective,
-        UNet(width, blocks, shape, precision=precision),
+        replace(SIZES[size], form=shape, precision=precision),
         optimization,
         seed,
         device,

@@ -22,12 +22,15 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from typing import Any
 
+from .averages import write_snapshot
 from .checkpoints import Best, Checkpoint, Name, read
 from .checkpoints import write as write_checkpoint
 from .config import Config
 from .folder import write_metrics
 from .guard import Fall, Watch, diagnose
+from .history import add_start
 from .owner import Owner
+from ..compute.averages import decay
 from ..compute.muon import Muon
 from ..compute.ranks import Ranks
 from ..compute.schedule import decay_at, rate_at
@@ -36,6 +39,7 @@ from ..networks import UNetDenoiser, UNetEnergy
 from ..tasks import Task
 
 Line = dict[str, Any]
+lerp_ = torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]
 
 # what optimizers keep of a parameter
 MOMENTS = {torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}
@@ -91,6 +95,7 @@ class State:
         self.energy = task.network().to(ranks.device)
         self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
         own = config.optimization
+        self.powers = [[v.clone() for v in self.average] for _ in own.widths]
         fused = ranks.device.type == "cuda"
         torch.backends.cudnn.benchmark = fused  # all batches have one shape
         betas = (own.beta1, own.beta2)
@@ -126,13 +131,25 @@ class State:
         r"""Returns the average of the weights by name."""
         return dict(zip(self.energy.state_dict(), self.average, strict=True))
 
+    def powered(self) -> tuple[dict[str, Tensor], ...]:
+        r"""Returns the power-function averages by name."""
+        return tuple(dict(zip(self.energy.state_dict(), p, strict=True)) for p in self.powers)
+
     def restore(self, saved: Checkpoint) -> None:
         r"""Goes back to a checkpoint."""
+        if len(saved.powers) != len(self.powers):
+            raise ValueError(
+                f"expected {len(self.powers)} power-function averages in the checkpoint, got"
+                f" {len(saved.powers)}"
+            )
         device, share = self.ranks.device, self.ranks.share
         if saved.best is not None:
             self.task.check_card(saved.best.card)
         self.energy.load_state_dict(saved.model)
         self.average = [saved.average[name].to(device) for name in self.energy.state_dict()]
+        self.powers = [
+            [p[name].to(device) for name in self.energy.state_dict()] for p in saved.powers
+        ]
         names = {p: name for name, p in self.energy.named_parameters()}
         for optimizer, _ in self.optimizers:
             optimizer.state.clear()
@@ -163,7 +180,8 @@ class State:
         r"""Goes back to the start."""
         fresh = State(self.config, self.folder, self.task, self.ranks)
         weights = {name: v.detach().clone() for name, v in fresh.energy.state_dict().items()}
-        self.restore(Checkpoint(0, self.task.shape, weights, dict(weights)))
+        powers = tuple(dict(weights) for _ in self.powers)
+        self.restore(Checkpoint(0, self.task.shape, weights, dict(weights), powers=powers))
 
     def checkpoint(self) -> Checkpoint:
         r"""Returns the checkpoint of now; every rank must ask for it."""
@@ -183,14 +201,15 @@ class State:
             self.watch.memory,
             self.leader,
             round(self.seconds, 3),
+            self.powered(),
         )
 
     def advance(
-        self, x: Tensor, generator: torch.Generator, flag: bool
+        self, x: Tensor, generator: torch.Generator, flag: bool, label: Tensor | None = None
     ) -> tuple[Gradients, float]:
         r"""Takes a step; returns what it found, and its rate."""
         own, k = self.config.optimization, self.done
-        out, flags = self.ranks.mean(self.step(x, self.inner, generator), [float(flag)])
+        out, flags = self.ranks.mean(self.step(x, self.inner, generator, label), [float(flag)])
         out.assign(self.energy)
         norm = get_total_norm(list(out.gradients.values()))
         if own.clip is not None:
@@ -200,21 +219,23 @@ class State:
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
         self.inner = out.state
-        follow = get_ema_multi_avg_fn(decay_at(k, own))
         trained = dict(self.energy.named_parameters())  # buffers are constants
-        pairs = zip(self.energy.state_dict().items(), self.average, strict=True)
-        moving = [(mean, v) for (name, v), mean in pairs if name in trained]
-        follow([mean for mean, _ in moving], [v for _, v in moving], k)
+        now = {n: v for n, v in self.energy.state_dict().items() if n in trained}
+        moving = lambda means: [
+            m for n, m in zip(self.energy.state_dict(), means, strict=True) if n in now
+        ]
+        get_ema_multi_avg_fn(decay_at(k, own))(moving(self.average), list(now.values()), k)
         self.done = k + 1
+        for width, power in zip(own.widths, self.powers, strict=True):
+            lerp_(moving(power), list(now.values()), 1 - decay(self.done, width))
         self.watch.note(self.done, out.loss, norm, flags.sum())
         return out, rate
 
     def rehearse(self) -> None:
         r"""Takes the next step and forgets it, so that it is traced and compiled."""
         generator = step_generator(self.config, self.done, self.trial, self.ranks.device)
-        self.step(
-            self.task.batch(self.config.optimization.batch, generator), self.inner, generator
-        )
+        x, label = self.task.labelled(self.config.optimization.batch, generator)
+        self.step(x, self.inner, generator, label)
         if self.ranks.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -308,6 +329,31 @@ class State:
             if checkpoint is not None:
                 self.owner.known.add(checkpoint.name)
                 write_checkpoint(self.folder, checkpoint, self.config.keep, self.owner.known)
+
+    @property
+    def copied(self) -> bool:
+        r"""Whether the power-function averages of the last step are to be copied."""
+        return self.config.snapshots > 0 and self.done % self.config.snapshots == 0
+
+    def keep(self) -> None:
+        r"""Writes the metrics and a checkpoint of now, and the copy that is due; every rank must
+        ask for it."""
+        checkpoint = self.checkpoint()
+
+        def work() -> None:
+            self.write(checkpoint)
+            if self.copied:
+                with writing(self.folder, self.saved):
+                    write_snapshot(self.folder, self.done, list(self.powered()))
+
+        self.ranks.once(work)
+        self.saved = self.done
+
+    def begin_part(self) -> None:
+        r"""Notes that training starts here, or starts again; for rank 0."""
+        with writing(self.folder, self.saved):
+            self.owner.check()
+            add_start(self.folder, self.done, self.seconds, self.ranks.device)
 
     def preview(self) -> None:
         r"""Leaves a picture of the averaged weights, where the task has one to draw."""

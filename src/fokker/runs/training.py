@@ -7,7 +7,8 @@ taken: on a CPU, with the same number of threads, the result is the same bit for
 `torchrun` every rank takes its share of each step and, on images, of each judgement
 (`fokker.compute.ranks`), and rank 0 writes.
 
-Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. A run
+Once every `evaluate` steps the run is judged and saved, and leaves a preview if it is to. It is
+saved by the clock as well, so that a process that is killed loses two minutes at most. A run
 that diverges stops, or is rolled back (`fokker.runs.guard`); what was saved before is kept, and
 nothing that is not finite is ever saved. On a table the weights that do best on the validation
 rows are kept beside the last, and training stops once `patience` evaluations have brought no
@@ -34,14 +35,16 @@ from .config import Config
 from .folder import read_config, read_run
 from .guard import Fall, finite
 from .owner import Owner
+from .quality import judge_samples
 from .state import Line, State, kept, step_generator, writing
 from .toml import difference, dumps, loads
 from .. import checks
 from ..compute.ranks import join, orphan
 from ..files import inner_folder, read_regular, write_text
-from ..tasks import Run, Task, task_of
+from ..tasks import Run, Task, TooLate, task_of
 
 MARK = 1000  # bytes of data.json
+SAVE = 1.5  # minutes from one checkpoint to the next: with its writing, less than two
 Progress = Callable[[int, Line], None]
 Look = Callable[[int, Tensor, dict[str, Tensor]], bool]
 
@@ -189,6 +192,7 @@ def fit(
     say: Callable[[str], None] = lambda text: None,
     watch: Look = lambda step, loss, average: False,
     turn: AbstractContextManager[Any] | None = None,
+    save: float | None = SAVE,
 ) -> Run:
     r"""Trains an energy and returns the run, which lies in a folder.
 
@@ -209,14 +213,26 @@ def fit(
         turn: Entered when all is ready to train, the step compiled, and left when training is
             over: a lock by which several runs that are prepared side by side take turns on a
             device. The seconds of a run begin there.
+        save: The minutes after which it is saved even where no evaluation is due: what a killed
+            process loses, at most. Only evaluations save if not given.
     """
+    if not isinstance(config, Config):
+        raise ValueError(
+            f"expected a Config, of fokker.runs.presets, got {checks.brief(config)}; to train an"
+            " energy of your own on points in memory: fokker.fit_energy(energy, objective, data)"
+        )
     folder = Path(out)
     if not isinstance(resume, bool) and resume != "if-any":
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
         checks.not_negative(minutes=minutes)
-    if loads(dumps(config)) != config:  # whatever is trained can be read again
-        raise ValueError(f"expected a configuration that TOML can hold, got {config}")
+    if save is not None:
+        checks.not_negative(save=save)
+    if (again := loads(dumps(config))) != config:  # whatever is trained can be read again
+        raise ValueError(
+            "expected a configuration that TOML can hold, got one that is read as another:"
+            f" {difference(config, again) or config}"
+        )
     with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)
@@ -236,10 +252,14 @@ def fit(
         if changed:  # only now that nothing can be refused
             ranks.once(lambda: write_config(folder, config, run.saved))
         ranks.once(run.write)
+        if config.milestones.any:
+            ranks.each(lambda: run.task.prepare_quality(ranks.device))
+        if run.done < config.optimization.steps:
+            ranks.once(run.begin_part)
         if config.compile and run.done < config.optimization.steps:
             run.rehearse()
         with nullcontext() if turn is None else turn:
-            train(run, stops, progress, minutes, say, watch)
+            train(run, stops, progress, minutes, say, watch, save)
         return read_run(folder)
 
 
@@ -250,34 +270,46 @@ def train(
     minutes: float | None,
     say: Callable[[str], None],
     watch: Look,
+    save: float | None = SAVE,
 ) -> None:
     r"""Takes the steps that are left; see `fit`."""
     config, ranks = run.config, run.ranks
     optimization = config.optimization
-    run.clock = clock = time.perf_counter()
+    run.clock = clock = saved = time.perf_counter()
     asked = False  # to stop
     orphaned = orphan()
     ends = {*optimization.restarts, optimization.steps}  # steps that are always judged
+    left = lambda: None if minutes is None else clock + 60 * minutes - time.perf_counter()
+    judge_due(run, left, say)  # what a call before had no time for
     while run.done < optimization.steps and run.patient():
         # one step
         late = minutes is not None and time.perf_counter() - clock > 60 * minutes
         asked = asked or late or bool(stops) or orphaned()
         generator = step_generator(config, run.done, run.trial, ranks.device)
-        x = run.task.batch(optimization.batch, generator)
-        result, rate = run.advance(x, generator, asked)
+        x, label = run.task.labelled(optimization.batch, generator)
+        result, rate = run.advance(x, generator, asked, label)
         progress(run.done, {})
         asked = watch(run.done, result.loss, run.averaged()) or asked or bool(stops)
 
         # look at it, every few steps and before it is saved
         due = run.done % config.evaluate == 0 or run.done in ends
         stopping = ranks.size == 1 and asked and run.done < optimization.steps
-        if not (due or stopping or run.watch.full):
+        stale = save is not None and time.perf_counter() - saved > 60 * save
+        if ranks.size > 1:  # the first rank's clock, where all ranks look at it
+            stale = run.watch.full and ranks.tell(stale)
+        mark = bool(config.milestones.counts(run.done, optimization.batch))
+        stale = stale or mark or run.copied  # saved before its samples are judged
+        if not (due or stopping or stale or run.watch.full):
             continue
         fall, flagged = run.watch.read()
         stopping = stopping or (ranks.size > 1 and flagged and run.done < optimization.steps)
-        if fall is None and (due or stopping) and not finite(list(run.energy.parameters())):
+        if (
+            fall is None
+            and (due or stopping or stale)
+            and not finite(list(run.energy.parameters()))
+        ):
             # between evaluations the next loss will tell, as it would have without the request
-            stopping = False
+            stopping = stale = mark = False
             if due:
                 fall = Fall(run.done, f"a weight is not finite after step {run.done}")
 
@@ -297,17 +329,32 @@ def train(
             run.back = (*run.back, Name(run.trial, run.done))[-config.keep :]
             if run.done == optimization.steps or not run.patient():
                 run.complete()
-        if due or stopping:
-            checkpoint = run.checkpoint()
-            ranks.once(lambda c=checkpoint: run.write(c))
-            run.saved = run.done
+        if due or stopping or stale:
+            run.keep()
+            saved = time.perf_counter()
             if due:
                 run.preview()
-            progress(run.done, line)
+            if due or stopping:
+                progress(run.done, line)
         if stopping:
             raise Interrupted(run.folder, run.done, late and not stops)
+        if mark:
+            judge_due(run, left, say)
     if (text := run.regret()) is not None:
         say(text)
+
+
+def judge_due(run: State, left: Callable[[], float | None], say: Callable[[str], None]) -> None:
+    r"""Judges the samples that are due after the last step, and says how good they are; raises
+    `Interrupted` if there is no time."""
+    try:
+        rows = judge_samples(run, left)
+    except TooLate:
+        raise Interrupted(run.folder, run.done, True) from None
+    for row in rows:
+        found = f"FID {row['fid']:.2f} of {row['fid_n']:,} samples"
+        found = f"no FID, {row['unknown']}" if row["fid"] is None else found
+        say(f"{row['images_seen']:,} images: {found}")
 
 
 def recover(run: State, fall: Fall, say: Callable[[str], None]) -> None:

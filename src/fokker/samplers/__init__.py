@@ -11,6 +11,7 @@ __all__ = [
     "Bracket",
     "Churn",
     "Corrector",
+    "Descent",
     "Drawn",
     "Euler",
     "Field",
@@ -20,9 +21,12 @@ __all__ = [
     "Info",
     "Inverted",
     "Ladder",
+    "LevelParticles",
     "Multistep",
+    "Multistep3",
     "Normalized",
     "Normalizer",
+    "OfClasses",
     "Particles",
     "Population",
     "Run",
@@ -34,6 +38,8 @@ __all__ = [
     "Verdict",
     "as_mixture",
     "bracket",
+    "calibrate",
+    "class_energies",
     "confining",
     "draw",
     "draw_particles",
@@ -43,6 +49,7 @@ __all__ = [
     "invert_anywhere",
     "judge_particles",
     "karras",
+    "log_probs",
     "normalize",
     "rhat",
     "standard_error",
@@ -52,16 +59,18 @@ __all__ = [
 from .annealed import Annealed, geometric
 from .base import Info, Run, Sampler, State
 from .bases import confining, widened
+from .classes import OfClasses, calibrate, class_energies, log_probs
 from .corrector import Corrector
 from .diagnostics import Acceptance, ess, rhat, standard_error
 from .draw import draw, draw_particles
 from .exact import Normalized, as_mixture
 from .field import Field
-from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, karras
+from .flow import Churn, Drawn, Euler, Flow, Heun, Multistep, Multistep3, karras
 from .guidance import Guided
 from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
+from .levels import Descent, LevelParticles
 from .normalizer import Bracket, Normalizer, bracket, normalize
 from .particles import Ladder, Particles, Population, Unreliable
 from .tempering import Tempered
@@ -74,4 +83,9 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "annealed": Annealed,
     "tempered": Tempered,
 }
-FLOWS: dict[str, type[Flow]] = {"euler": Euler, "heun": Heun, "multistep": Multistep}
+FLOWS: dict[str, type[Flow]] = {
+    "euler": Euler,
+    "heun": Heun,
+    "multistep": Multistep,
+    "multistep3": Multistep3,
+}

@@ -4,7 +4,7 @@ A new kind of data is one file: a frozen dataclass under `fokker.runs.config.Dat
 `register`.
 """
 
-from .base import Line, Plane, PointTask, Run, Task
+from .base import Line, Plane, PointTask, Run, Task, TooLate
 from .image import ImageTask
 from .mixture import MixtureEnergy, MixtureTask
 from .table import TableEnergy, TableTask, energies
@@ -23,6 +23,7 @@ __all__ = [
     "TableEnergy",
     "TableTask",
     "Task",
+    "TooLate",
     "ToyTask",
     "energies",
     "register",

@@ -9,14 +9,14 @@ and never ask which kind it is.
 without data, so that a run can be sampled where its data is not.
 """
 
-__all__ = ["Line", "Plane", "PointTask", "Run", "Task"]
+__all__ = ["Line", "Plane", "PointTask", "Run", "Task", "TooLate"]
 
 import abc
 import csv
 import io
 import torch
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from torch import Tensor
@@ -30,9 +30,14 @@ from ..files import save_npy, write_bytes
 from ..grid import Grid
 from ..networks.convolution import Precise
 from ..runs.config import Config
+from ..runs.history import History
 from ..samplers import Sampled, draw
 
 Line = dict[str, Any]  # of metrics.jsonl
+
+
+class TooLate(Exception):
+    r"""There is no time left for a job; it is done by the next call."""
 
 
 class Plane(NamedTuple):
@@ -61,11 +66,20 @@ class Run:
     chosen: int  # the step whose weights these are: the last, or the best on validation rows
     metrics: list[Line]  # one line per evaluation
     events: tuple[Line, ...] = ()  # divergences, and what was done about them
+    starts: tuple[Line, ...] = ()  # of training, see `fokker.runs.history`
+    seconds: float = 0.0  # of training
+    average: str = ""  # how the weights were averaged, in words, if not as usual
 
     @property
     def weights(self) -> str:
         r"""Which weights these are, in words."""
-        return f"the weights of step {self.chosen}{self.task.choice(self.step)}"
+        return f"the weights of step {self.chosen}{self.task.choice(self.step)}{self.average}"
+
+    @property
+    def history(self) -> History:
+        r"""What the run has seen, and how it came about."""
+        seen = self.step * self.config.optimization.batch
+        return History(seen, self.task.noun, self.seconds, self.starts)
 
     @property
     def judged(self) -> Line:
@@ -138,6 +152,7 @@ class Task(abc.ABC):
     criterion: ClassVar[str | None] = (
         None  # figure whose least value chooses weights; None: the last
     )
+    noun: ClassVar[str] = "points"  # what a batch consists of
     merit: ClassVar[str | None] = None  # figure whose least value marks the best checkpoint
     shape: tuple[int, ...]  # of a point; known once the data is loaded
 
@@ -249,6 +264,11 @@ class Task(abc.ABC):
         r"""Returns n training points, :math:`(n, *)` in float32, on the device of the
         generator."""
 
+    def labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        r"""Returns n training points as `batch` does, and the classes that the network is told;
+        `None` of one without classes."""
+        return self.batch(n, generator), None
+
     @abc.abstractmethod
     def judge(self, energy: Any, device: torch.device, ranks: Ranks = ALONE) -> Line:
         r"""Returns the figures that judge an energy, the same on all ranks; `None` where one is
@@ -274,6 +294,31 @@ class Task(abc.ABC):
     ) -> None:
         r"""Saves a picture of an energy after a step in a run folder, where the task has one to
         draw."""
+
+    def prepare_quality(self, device: torch.device) -> None:
+        r"""Reads what `quality` needs, so that what is missing is told before training; raises
+        where the samples of this kind of data have no FID."""
+        raise ValueError(f"expected FIDs only for a run on images, got {self.kind}")
+
+    def quality(
+        self,
+        energy: Any,
+        counts: Sequence[int],
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Line]:
+        r"""Returns how near samples are to the training data, a line for each number of samples.
+
+        Arguments:
+            energy: The energy, in the units of training.
+            counts: The numbers of samples, the least first.
+            device: The device of the energy.
+            ranks: The ranks that share the work.
+            left: The seconds that are left, `None` without a limit; raises `TooLate` where they do
+                not suffice.
+        """
+        raise ValueError(f"expected FIDs only for a run on images, got {self.kind}")
 
     def evaluate(
         self,
@@ -310,6 +355,10 @@ class PointTask(Task):
         r"""Returns the names of the columns of a point."""
         return tuple(f"x{i}" for i in range(run.shape[0]))
 
+    def cells(self, run: Run, rows: list[list[float]]) -> list[list[Any]]:
+        r"""Returns the cells of points as a text holds them."""
+        return rows
+
     def sample(self, run: Run, n: int, seed: int) -> Sampled:
         generator = torch.Generator().manual_seed(seed)
         return draw(run.energy, n, dim=run.shape[0], generator=generator)
@@ -328,6 +377,6 @@ class PointTask(Task):
             save_npy(out, x)
         else:
             text = io.StringIO(newline="")
-            csv.writer(text).writerows([self.columns(run), *x.tolist()])
+            csv.writer(text).writerows([self.columns(run), *self.cells(run, x.tolist())])
             write_bytes(out, text.getvalue().encode())
         return f"{n} points: {out}, by {run.weights}\n{drawn.verdict.sentence}"

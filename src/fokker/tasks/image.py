@@ -14,45 +14,65 @@ saved.
 With `crop`, training images are random squares of photographs; test images stay whole.
 """
 
-__all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
+__all__ = ["ImageTask", "check_trained", "guided", "is_tied", "level_of", "levels_of"]
 
 import hashlib
 import math
+import time
 import torch
 import warnings
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Self
 
-from .base import Line, Run, Task
-from .options import Denoising, Drawing, Evaluation, Restoration
+from .base import Line, Run, Task, TooLate
+from .likelihoods import beyond, told_bits, told_memory
+from .options import Denoising, Drawing, Evaluation, Restoration, Scoring
+from .pictures import pictures_of, score_pictures
 from .restoring import restore_file
 from .. import checks, objectives
-from ..compute.field import CompiledField
+from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
+from ..data.augment import augment
 from ..data.deep import read_picture, save_picture
-from ..data.images import Images, read_images
+from ..data.images import Images, read_images, read_labels
 from ..data.picture import describe, place_of_png, save_png, to_float
 from ..data.sources import SPLITS
-from ..files import inner_folder, save_npy
+from ..files import first_line, inner_folder, save_npy
 from ..images.color import SCALES
 from ..images.denoise import LEVELS, RULES, denoise, errors, noisy, rmse
-from ..images.generate import bits_of, generate, residuals_of
+from ..images.forecast import forecast
+from ..images.generate import DivergedEnergy, Sampling, generate
+from ..images.likelihood import bits_by_image, constant_of, residuals_of
+from ..images.memory import memory_of, nearest
+from ..images.oddness import Usual, features_of
 from ..images.photograph import clean_photograph, noise_of, of_255, to_255
-from ..images.quality import described, judge_images, reference_of
-from ..metrics import load_inception
+from ..images.quality import Reference, described, judge_images, reference_of
+from ..metrics import Extractor, Statistics, dequantize, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
 from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
 from ..runs.config import Config, ImageData
-from ..samplers import Field, Guided, Heun
+from ..samplers import (
+    Field,
+    Guided,
+    Heun,
+    OfClasses,
+    calibrate,
+    class_energies,
+    log_probs,
+)
 
 SHOWN = 10  # images in the report
 PREVIEWS = 4  # grids of samples in the report
+# about how many gradients a batch takes of each figure; those of the samples for --fid
+GRADIENTS = {"fid": None, "bpd": 450, "residual": 30}
+CLASSIFIED = (0.1, 0.2, 0.4)  # noise levels at which a classifier is judged
+CHUNK, BATCH = 1000, 250  # samples between two looks at the clock, and at once
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
 
 
@@ -107,6 +127,12 @@ def guided(
     return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
 
 
+def is_tied(run: Run) -> bool:
+    r"""Returns whether the energies of all levels of a run were trained to have one constant."""
+    objective = run.config.objective
+    return isinstance(objective, LevelDCD) and bool(objective.ties)
+
+
 @contextmanager
 def progress(name: str) -> Generator[Callable[[float], None], None, None]:
     r"""Shows a progress bar on a terminal, and yields what takes the share of the work done."""
@@ -124,12 +150,17 @@ class ImageTask(Task):
     r"""Creates the task of a set of images."""
 
     kind = "images"
+    noun = "images"
     merit = "rmse_0.3"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         assert isinstance(config.data, ImageData)
         self.data, self.level = config.data, level_of(config.objective)
+        self.extractor: Extractor | None = None  # of the FIDs at milestones
+        self.classes: int = getattr(config.network, "classes", 0)
+        self.told: dict[str, Tensor] = {}  # the classes of each split
+        self.drawn: tuple[Any, Field] | None = None  # an energy, and the field to draw by
         self.levels = LEVELS
         if self.data.crop is not None:  # photographs: only levels that are trained on
             highest = levels_of(config.objective)[1]
@@ -150,6 +181,10 @@ class ImageTask(Task):
         check_trained(run)
         with join(drawing.device) as ranks:
             energy = guided(run, guide, ranks.device, drawing.sampling.corrector > 0)
+            if drawing.classes:
+                self.check_classes(run, drawing.classes, guide)
+                energy = OfClasses(energy, drawing.classes, drawing.class_weight)
+                energy = energy.to(ranks.device)
             batches = -(-len(ranks.among(n)) // drawing.batch)
             console = Console(stderr=True)
             hidden = not (ranks.first and console.is_terminal)
@@ -157,8 +192,8 @@ class ImageTask(Task):
                 shown = bar.add_task(
                     "drawing", total=batches * drawing.sampling.flow(1).evaluations
                 )
-                kind = CompiledField if drawing.compile else Field
-                field = kind(energy, lambda: bar.advance(shown))
+                tick = lambda: bar.advance(shown)
+                field = field_of(energy, ranks.device, tick, drawing.compile)
                 drawn = generate(
                     field,
                     n,
@@ -181,6 +216,17 @@ class ImageTask(Task):
             f"{n} images: {out}, {drawn.evaluations} evaluations per image{also},"
             f" {drawn.seconds:.1f} s{rate}, by {run.weights}"
         )
+
+    def check_classes(
+        self, run: Run, labels: Sequence[int], guide: tuple[Run, float] | None = None
+    ) -> None:
+        r"""Raises unless a run is an energy of these classes."""
+        if not self.classes:
+            raise ValueError(f"expected an energy of classes, got {run.path}, which knows none")
+        if guide is not None:
+            raise ValueError("expected --guide or classes, got both")
+        for label in labels:
+            checks.between(0, self.classes - 1, **{"class": label})
 
     def check_guide(self, run: Run, guide: Run) -> None:
         check_trained(guide)
@@ -213,7 +259,7 @@ class ImageTask(Task):
         low, high = levels_of(run.config.objective)
         try:
             if denoising.sigma is None:
-                tied = level is None and getattr(run.config.objective, "time", 0) > 0
+                tied = level is None and is_tied(run)
                 sigma, source = noise_of(energy, x, run.shape, tied, low, high)
                 source = f"estimated {source}"
             else:
@@ -235,6 +281,32 @@ class ImageTask(Task):
             mean = to_255(float(spread.mean()))
             said.append(f"deviation {mean:.3g} of 255 in the mean: {places['deviation']}")
         return "\n".join(said)
+
+    def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
+        r"""Scores a picture or the pictures of a folder by how odd they are to the energy."""
+        scoring, path = scoring.checked, Path(points)
+        checks.place(out, (".csv",))
+        if scoring.explain:
+            raise self.refuse("a run on a table for --explain", run)
+        check_trained(run)
+        paths, pixels, resized = pictures_of(path, run.shape)
+        energy, device = run.energy_on(scoring.device, exact=True), scoring.device
+        known = scoring.fetch or run.config.data.absent() is None
+        if scoring.alarm_rate is not None and not known:
+            raise ValueError(
+                f"expected the training images of {run.path} on this machine for --alarm-rate,"
+                " got none; --fetch fetches them"
+            )
+        usual = None
+        if known:
+            train = run.loaded(scoring.fetch).pixels("train")
+            rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+            some = train[rows[: scoring.usual].to(train.device)]
+            usual = Usual.fit(features_of(energy, some, device=device))
+        notes = score_pictures(energy, paths, pixels, usual, out, scoring.alarm_rate, device)
+        if resized:
+            notes.append(f"{resized} pictures cropped and resized to {run.shape[1]} pixels")
+        return "\n".join([f"{len(paths)} pictures: {out}, by {run.weights}", *notes])
 
     def restore(self, run: Run, picture: Path, out: Path, restoration: Restoration) -> str:
         if self.level is not None:
@@ -301,6 +373,8 @@ class ImageTask(Task):
                 f"expected test images like those to train on, {describe(self.shape)}, got"
                 f" {describe(other)} in {self.data.source}"
             )
+        if self.classes:
+            self.labels("train")
         return self
 
     def fingerprint(self) -> str:
@@ -318,7 +392,39 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        return self.images["train"].batch(n, generator, self.data.flip, self.data.crop)
+        x = self.images["train"].batch(n, generator, self.data.flip, self.data.crop)
+        return dequantize(x, generator) if self.data.dequantize else x
+
+    def labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        if not self.classes and not self.data.augment:
+            return self.batch(n, generator), None
+        device = generator.device
+        if self.images["train"].pixels.device != device:
+            self.images["train"] = self.images["train"].to(device)
+        x, rows = self.images["train"].pick(n, generator, self.data.flip, self.data.crop)
+        x = dequantize(x, generator) if self.data.dequantize else x
+        told = []
+        if self.classes:
+            label = self.labels("train").to(device)[rows]
+            dropped = torch.rand(n, generator=generator, device=device) < self.data.drop
+            label = torch.where(dropped, self.classes, label)
+            if not self.data.augment:
+                return x, label
+            told = [torch.nn.functional.one_hot(label, self.classes + 1).to(x.dtype)]
+        x, moves = augment(x, self.data.augment, generator)
+        return x, torch.cat([*told, moves], 1)
+
+    def labels(self, split: str) -> Tensor:
+        r"""Returns the classes of a split, (N)."""
+        if split not in self.told:
+            found = read_labels(self.data.source, split, self.data.data_dir)
+            if len(found) != len(self.images[split]) or int(found.max()) >= self.classes:
+                raise ValueError(
+                    f"expected classes 0 to {self.classes - 1} of {len(self.images[split])} images"
+                    f" in {self.data.source}, got {len(found)}, up to {int(found.max())}"
+                )
+            self.told[split] = found
+        return self.told[split]
 
     def pixels(self, split: str) -> Tensor:
         r"""Returns the images of a split, bytes (N, C, H, W)."""
@@ -373,6 +479,59 @@ class ImageTask(Task):
 
         ranks.once(write)
 
+    def prepare_quality(self, device: torch.device) -> None:
+        if self.extractor is None:
+            self.extractor = load_inception(device=device)
+
+    def quality(
+        self,
+        energy: Any,
+        counts: Sequence[int],
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Line]:
+        ranks.each(lambda: self.prepare_quality(device))
+        extractor, total, sampling = self.extractor, max(counts), Sampling()
+        chunk = max(self.classes, BATCH - BATCH % max(1, self.classes))
+        assert extractor is not None
+        if self.drawn is None or self.drawn[0] is not energy:  # captured once for all milestones
+            fast = energy if device.type == "cpu" else energy.cast(self.config.precision)
+            fast = self.of_each(fast, chunk, device) if self.classes else fast
+            self.drawn = (energy, field_of(fast, device))
+        parts, seconds, clock = [], 0.0, time.perf_counter()
+        head = {"sampler": sampling.sampler, "steps": sampling.steps, "nfe": None, "fid": None}
+        head["conditional"] = self.classes > 0
+        whole = max(chunk, CHUNK - CHUNK % chunk)
+        for begin in range(0, total, whole):
+            size = min(whole, total - begin)
+            options = {"batch": chunk, "first": begin, "device": device}
+            try:
+                images = generate(
+                    self.drawn[1], size, self.shape, sampling, **options, ranks=ranks
+                )
+            except DivergedEnergy as error:
+                return [{**head, "fid_n": n, "unknown": first_line(error)} for n in counts]
+            parts.append(described(images.images, extractor, BATCH, ranks).features)
+            head["nfe"], seconds = images.evaluations, seconds + images.seconds
+            spent, rest = time.perf_counter() - clock, ranks.tell(left())
+            # the first chunk alone waits for the capture: it tells too much, not too little
+            if rest is not None and spent / (begin + size) * (total - begin - size) > rest:
+                raise TooLate
+        features = torch.cat(parts)
+        head |= {"samples_per_second": total / seconds, "judging_seconds": None}
+        lines = []
+        for n in counts:
+            if ranks.first:
+                own = Statistics.of(features[:n], extractor.convention, extractor.weights)
+                reference = reference_of(self.images["train"], extractor, BATCH)
+                some = Reference(own, features[:n])
+                fid, kid = judge_images(some, reference, extractor, BATCH)
+                line = {**head, "fid": fid.value, "fid_n": n, "convention": fid.convention}
+                line |= {"weights": fid.weights[:8], "kid": None if kid is None else kid.mean}
+                lines.append(line | {"judging_seconds": time.perf_counter() - clock})
+        return ranks.tell(lines)
+
     def evaluate(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
@@ -382,10 +541,20 @@ class ImageTask(Task):
         line: Line = {"step": run.chosen}
         said = [f"by {run.weights}"]
         for name in evaluation.asked:
+            self.foretell(run, name, evaluation, ranks)
             more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
             line |= more
             said += words
         return line, said
+
+    def foretell(self, run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
+        r"""Says about how long a figure will take, on the first rank, if that is long."""
+        if not (ranks.first and name in GRADIENTS):
+            return
+        n, batch, device = evaluation.asked[name], evaluation.batch, ranks.device
+        gradients = GRADIENTS[name] or evaluation.sampling.flow(1).evaluations
+        energy, share = run.energy_on(device, exact=name == "bpd"), -(-n // ranks.size)
+        forecast(f"--{name} {n}", energy, run.shape, share, batch, gradients, device)
 
     def evaluate_residual(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
@@ -412,23 +581,76 @@ class ImageTask(Task):
     def evaluate_bpd(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
-        r"""Returns the likelihood of test images."""
+        r"""Returns the likelihood of test images, by the flow and in one pass."""
         test, sampling = self.pixels("test")[: evaluation.bpd], evaluation.sampling
-        bits, error = bits_of(
-            run.energy_on(ranks.device, exact=True),
-            test,
-            self.pixels("train"),
-            sampling,
-            evaluation.batch,
-            evaluation.seed,
-            ranks.device,
-            ranks=ranks,
+        train, energy = self.pixels("train"), run.energy_on(ranks.device, exact=True)
+        options = (sampling, evaluation.batch, evaluation.seed, ranks.device)
+        constant = constant_of(energy, train, *options) if is_tied(run) else None
+        bits = bits_by_image(
+            energy, test, train, *options, ranks=ranks, constant=constant, probes=evaluation.probes
         )
-        words = (
-            f"{bits:.3f} ± {error:.3f} bits per dimension ({len(test):,} test images with uniform"
-            f" noise, by the flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
+        line, words = told_bits(bits, constant, math.prod(run.shape))
+        words[0] += (
+            f" ({len(test):,} test images with uniform noise as wide as one of 256 levels, by the"
+            f" flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
         )
-        return {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}, [words]
+        words += beyond(run.config.objective, sampling.sigma_min, sampling.sigma_max)
+        if evaluation.residual is None:  # beside it in any case
+            few = replace(evaluation, residual=min(len(test), 64))
+            more, said = self.evaluate_residual(run, few, guide, ranks)
+            line, words = line | more, words + said
+        return line | {"bpd_n": len(test)}, words
+
+    def evaluate_memory(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns whether training images are likelier than test images, on the first rank."""
+        assert evaluation.memory is not None
+        energy = run.energy_on(ranks.device, exact=True)
+        if not ranks.first:
+            return {}, []
+        count = evaluation.memory
+        train, test = (self.pixels(split) for split in ("train", "test"))
+        options = (evaluation.batch, evaluation.seed, ranks.device)
+        rows = memory_of(energy, train[:count], test[:count], *options)
+        near = {
+            "test": nearest(to_float(test[:count]).to(ranks.device), train)[0],
+            "train": nearest(to_float(train[:count]).to(ranks.device), train, others=True)[0],
+        }
+        return told_memory(rows, {k: float(v.median()) for k, v in near.items()}, count)
+
+    def of_each(
+        self, energy: Any, batch: int, device: torch.device, weight: float = 1.0
+    ) -> OfClasses:
+        r"""Returns the energy of the classes in turn, for batches of a multiple of their
+        number."""
+        return OfClasses(energy, [torch.arange(batch) % self.classes], weight).to(device)
+
+    def evaluate_accuracy(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns how often the classifier of the energies is right on test images with a little
+        noise; its bias is found on as many training images."""
+        self.check_classes(run, ())
+        assert evaluation.accuracy is not None
+        energy, device = run.energy_on(ranks.device, exact=True), ranks.device
+        line: Line = {"accuracy_n": min(evaluation.accuracy, len(self.pixels("test")))}
+
+        def found(split: str, sigma: float) -> tuple[Tensor, Tensor]:
+            x = to_float(self.pixels(split)[: evaluation.accuracy].to(device))
+            x, label = noisy(x, sigma, evaluation.seed), self.labels(split)[: len(x)]
+            energies = class_energies(energy, x, sigma, self.classes, evaluation.batch)
+            return energies.cpu(), label
+
+        told = []
+        for sigma in CLASSIFIED:
+            bias = calibrate(*found("train", sigma))
+            energies, label = found("test", sigma)
+            right = (log_probs(energies, bias).argmax(1) == label).double().mean()
+            line[f"accuracy_{sigma}"] = float(right)
+            told.append(f"{100 * float(right):.1f} % at {sigma}")
+        words = f"accuracy of the classifier on {line['accuracy_n']:,} test images:"
+        return line, [f"{words} {', '.join(told)}"]
 
     def evaluate_fid(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
@@ -439,8 +661,13 @@ class ImageTask(Task):
         extractor = ranks.each(
             lambda: load_inception(evaluation.inception, evaluation.convention, device)
         )
+        energy = guided(run, guide, device, sampling.corrector > 0)
+        if evaluation.each_class:
+            self.check_classes(run, (), guide)
+            batch = max(self.classes, batch - batch % self.classes)
+            energy = self.of_each(energy, batch, device, evaluation.class_weight)
         drawn = generate(
-            guided(run, guide, device, sampling.corrector > 0),
+            energy,
             evaluation.fid,
             run.shape,
             sampling,
@@ -457,6 +684,9 @@ class ImageTask(Task):
         line: Line = {"fid": fid.value, "fid_n": evaluation.fid, "convention": fid.convention}
         line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
         words, also = [], ""
+        if evaluation.each_class:
+            line |= {"conditional": True, "class_weight": evaluation.class_weight}
+            words = [f"of each class in turn, weight {evaluation.class_weight:g}"]
         if guide is not None:
             name, also = str(guide[0].path), " and as many of the guide"
             line |= {"guide": name, "guidance": guide[1]}
