@@ -16,7 +16,7 @@ Restoration: blur by a Gaussian of 1.6 pixels, 50 % of the pixels missing, and h
 with noise 2 of 255. `start` is the operator's first guess, from which descent starts.
 """
 
-__all__ = ["PUBLISHED", "TASKS", "methods", "pictures", "row_of"]
+__all__ = ["NOISES", "PUBLISHED", "TASKS", "estimates", "methods", "pictures", "row_of"]
 
 import math
 import numpy as np
@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from collections.abc import Callable
 from fokker.data.picture import read_png
 from fokker.images.denoise import errors
+from fokker.images.noise import estimate_sigma
 from fokker.images.operators import Blur, Downscale, Mask, Operator, gaussian_kernel
 from fokker.images.photograph import clean_photograph, noise_of, to_255
 from fokker.images.restore import restore
@@ -40,7 +41,8 @@ from typing import Any, NamedTuple
 from . import results
 
 SIGMAS = (15.0, 25.0, 50.0)
-TASKS = ("denoise", "deblur", "inpaint", "upscale")
+NOISES = (5.0, 10.0, 15.0, 25.0, 50.0, 75.0)  # whose estimates are judged
+TASKS = ("denoise", "deblur", "inpaint", "upscale", "noise")
 PUBLISHED = {  # bsd68, whole: 15, 25, 50
     "BM3D, published": (31.07, 28.57, 25.62),
     "DnCNN, published": (31.73, 29.23, 26.23),
@@ -214,6 +216,28 @@ def denoising(
         estimate = method(y, sigma / 127.5, truth)
         out.append((estimate, truth, time.perf_counter() - began))
     return out
+
+
+def estimates(data: str, clean: list[Tensor], sigma: float, **more: Any) -> results.Row:
+    r"""Returns the row of the estimates of the noise by wavelets, with the median of their
+    relative errors and their largest.
+
+    Arguments:
+        data: The name of the set.
+        clean: The pictures.
+        sigma: The noise, of 255.
+        more: What else the row says.
+    """
+    began = time.perf_counter()
+    found = [
+        to_255(float(estimate_sigma(noisy(x, sigma / 127.5, seed)[None])))
+        for seed, x in enumerate(clean)
+    ]
+    off = sorted(abs(value / sigma - 1) for value in found)
+    row: results.Row = {"data": data, "task": "noise", "sigma": sigma, "method": "wavelets"}
+    row |= dict.fromkeys(("psnr", "ssim", "coverage68", "coverage95"))
+    row["seconds"] = (time.perf_counter() - began) / len(clean)
+    return {**row, "sigma_error": off[len(off) // 2], "sigma_error_most": off[-1], **more}
 
 
 def operator_of(task: str, shape: tuple[int, ...], seed: int) -> Operator:

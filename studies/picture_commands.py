@@ -76,8 +76,8 @@ class ReproducePhotographs:
     """A run folder, or the name of an energy that comes with the package."""
     sets: tuple[str, ...] = ("set12", "bsd68")
     """The sets."""
-    tasks: tuple[str, ...] = ("denoise", "deblur", "inpaint", "upscale")
-    """The tasks."""
+    tasks: tuple[str, ...] = ("denoise", "deblur", "inpaint", "upscale", "noise")
+    """The tasks; noise is the estimate of the noise."""
     sigmas: tuple[float, ...] = (15.0, 25.0, 50.0)
     """The noise of denoising, of 255."""
     methods: tuple[str, ...] = ("energy", "blind", "bm3d", "nlm", "tv")
@@ -116,6 +116,10 @@ class ReproducePhotographs:
             clean = study.pictures(self.data / data, self.pictures, self.side)
             more = {"pictures": len(clean), "side": self.side}
             for task in self.tasks:
+                if task == "noise":
+                    for sigma in study.NOISES:
+                        self.keep(study.estimates(data, clean, sigma, **more))
+                    continue
                 if task == "denoise":
                     for sigma in self.sigmas:
                         for name, method in methods.items():
@@ -139,9 +143,9 @@ class ReproducePhotographs:
         rows.append({**row, **results.provenance(self.device)})
         config = {"seeds": "the number of the picture"}
         results.save(self.results, rows, "fokker reproduce photographs", config, self.device)
+        said = f"{row['data']}, {row['task']}, sigma {row['sigma']:g}, {row['method']}:"
+        if row["psnr"] is None:
+            print(f"{said} {row['sigma_error']:.1%} off in the median", flush=True)
+            return
         sure = "" if row["coverage68"] is None else f", {row['coverage68']:.1%} within 68 %"
-        print(
-            f"{row['data']}, {row['task']}, sigma {row['sigma']:g}, {row['method']}:"
-            f" {row['psnr']:.2f} dB, {row['seconds']:.1f} s a picture{sure}",
-            flush=True,
-        )
+        print(f"{said} {row['psnr']:.2f} dB, {row['seconds']:.1f} s a picture{sure}", flush=True)

@@ -7,8 +7,17 @@ import torch
 
 from fokker.app.cli import main
 from fokker.data.picture import save_png
+from pathlib import Path
 from studies import photographs as study
-from studies.tables.photographs import photograph_table, posterior_table, restoration_table
+from studies import results
+from studies.tables.photographs import (
+    noise_table,
+    photograph_table,
+    posterior_table,
+    restoration_table,
+)
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_coverage_is_that_of_a_normal(generator):
@@ -85,3 +94,41 @@ def test_the_command_keeps_one_row_of_a_kind(tmp_path, capsys, monkeypatch):
     # what is left of the noise is half of it: 20 log10(2 / (25 / 127.5 / 2)) up to its spread
     assert row["psnr"] == pytest.approx(20 * math.log10(2 * 127.5 / 12.5), abs=1.0)
     assert "few, denoise, sigma 25, half" in capsys.readouterr().out
+
+
+def test_estimates_of_noise(generator):
+    i = torch.arange(128.0).expand(1, 128, 128) / 128 - 0.5
+    row = study.estimates("waves", [i, -i], 25.0, pictures=2, side=None)
+    assert row["sigma_error"] <= row["sigma_error_most"] < 0.05 and row["psnr"] is None
+    assert "waves, 2 pictures | wavelets | " in noise_table([row])
+
+
+def test_what_the_docs_say_of_photographs():
+    docs = " ".join((ROOT / "docs/photographs.md").read_text().split())
+    found = {
+        (r["data"], r["side"], r["sigma"], r["method"]): r
+        for r in results.load(ROOT / "results/photographs.json")["rows"]
+        if r["task"] == "denoise"
+    }
+    own, other, small = (
+        found["set12", 128, 25.0, name] for name in ("cifar10", "bm3d", "photographs-small")
+    )
+    said = f"at σ = 25 `cifar10` has {own['psnr']:.2f} dB and BM3D {other['psnr']:.2f}."
+    assert said in docs and f"The small energy has {small['psnr']:.2f} in a hundredth" in docs
+    assert small["seconds"] < own["seconds"] / 50
+    for name, figures in study.PUBLISHED.items():
+        shown = " / ".join(f"{v:.2f}" for v in figures)
+        assert f"{name.split(',')[0]} {shown}" in docs
+
+
+def test_posteriors_are_within_two_percent_with_the_correction():
+    rows = results.load(ROOT / "results/posterior.json")["rows"]
+    assert {(r["dimension"], r["operator"]) for r in rows} == {
+        (d, name) for d in (64, 256) for name in ("identity", "blur", "mask", "downscale")
+    }
+    for r in rows:
+        errors = [r[f"{name}_error"] for name in ("mean", "covariance", "weight")]
+        if r["corrected"] and r["weighted"]:
+            assert max(errors) < 0.02, r
+        elif not r["corrected"]:
+            assert max(errors) > 0.05, r
