@@ -322,3 +322,21 @@ def test_the_commands_say_what_is_wrong(tmp_path, capsys, trained, monkeypatch):
     save_png(Path("none/x.png"), torch.zeros(1, 4, 4))
     Path("none/x.bmp").write_bytes(b"")
     assert "different names, got two of x.png" in refused(capsys, "denoise", "none")
+
+
+def test_crops_are_turned_windows(generator):
+    from fokker.data.images import Images
+
+    pixels = torch.arange(2 * 7 * 9, dtype=torch.uint8).reshape(2, 1, 7, 9)
+    images = Images(pixels, "counted", "train")
+    u = ((images.batch(400, generator, crop=3) + 1) * 127.5).round().long()
+    windows = {
+        tuple(torch.rot90(pixels[n, 0, i : i + 3, j : j + 3], k).long().flatten().tolist()): k
+        for n in range(2) for i in range(5) for j in range(7) for k in range(4)
+    }  # fmt: skip
+    seen = {windows[tuple(crop.flatten().tolist())] for crop in u[:, 0]}  # or a KeyError
+    assert u.shape == (400, 1, 3, 3) and seen == {0, 1, 2, 3}
+    firsts = u[:, 0].amin((1, 2)) % 63
+    assert int(firsts.min()) == 0 and int(firsts.max()) == 4 * 9 + 6  # every place, to the corners
+    with pytest.raises(ValueError, match="expected crop between 1 and 7, got 8"):
+        images.batch(1, generator, crop=8)
