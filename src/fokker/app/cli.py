@@ -20,6 +20,7 @@ from .denoise import Denoise
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .export import Export
+from .folder import TrainImages
 from .output import mute
 from .pack import Pack, Unpack
 from .report import Report
@@ -44,6 +45,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
         "table": TrainTable,
         "denoising": TrainDenoising,
         "generation": TrainGeneration,
+        "images": TrainImages,
     },
     "evaluate": Evaluate,
     "sample": Sample,

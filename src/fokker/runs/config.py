@@ -127,6 +127,8 @@ class ImageData(Data):
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    channels: int | None = None
+    """The channels that images are brought to, 1 (grey) or 3; as they are if not given."""
     augment: float = 0.0
     """The probability of each part of the augmentation of training images
     (`fokker.data.augment`), 0.12 in EDM; the network is told what was done to an image."""
@@ -136,6 +138,8 @@ class ImageData(Data):
 
     def __post_init__(self) -> None:
         checks.between(0, 1, drop=self.drop, augment=self.augment)
+        if self.channels not in {None, 1, 3}:
+            raise ValueError(f"expected channels 1 or 3, got {self.channels!r}")
 
     @property
     def title(self) -> str:
