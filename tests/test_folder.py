@@ -10,6 +10,7 @@ from dataclasses import replace
 from fokker import load
 from fokker.app.cli import main
 from fokker.images.oddness import oddness, smooth
+from fokker.runs import plan as plan_module
 from fokker.runs.plan import config_of, plan_of, side_of
 from fokker.tasks import task_of
 from pathlib import Path
@@ -63,11 +64,9 @@ def test_a_plan_fits_into_time_and_memory(tmp_path, monkeypatch):
     assert f"{own.steps:,} steps of 5" in plan.sentences[1] and "GiB" in plan.sentences[2]
 
     # a GPU on which a step takes 20 GiB: it is cut until it fits
-    from dataclasses import replace
-
     gpu = replace(config, device="cuda", optimization=replace(config.optimization, batch=64))
     monkeypatch.setattr(
-        module, "measure", lambda c, t: module.Measured(0.1 * c.slices, 20 / c.slices)
+        plan_module, "measure", lambda c, t: plan_module.Measured(0.1 * c.slices, 20 / c.slices)
     )
     cut = plan_of(gpu, task, 10, 10.0)
     assert cut.config.slices == 4 and cut.memory == 5 and cut.config.optimization.batch == 64

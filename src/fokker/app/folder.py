@@ -65,9 +65,7 @@ class TrainImages(Train):
         trained = replace(self, out=out).train(config, name)
         show(trained, trained.loaded())
         print(f"samples: {out / 'samples.png'}")
-        print(
-            f"the oddest pictures, and where: {out / 'odd.png'}; scores of all: {out / 'odd.csv'}"
-        )
+        print(f"the oddest pictures, and where: {out / 'odd.png'}; scores: {out / 'odd.csv'}")
         print(f"report: {write_report(trained)}")
         print(f"more samples: fokker sample {out} -n 64 -o samples.png --sampler multistep3")
 
