@@ -36,7 +36,9 @@ from rich.table import Column, Table
 from typing import ClassVar, Literal
 
 from . import results, tables
+from .densities.commands import ReproduceComposition, ReproduceLikelihood, ReproduceOOD
 from .generation.command import ReproduceGeneration
+from .picture_commands import ReproducePhotographs, ReproducePosterior
 
 
 @dataclass(frozen=True)
@@ -799,6 +801,11 @@ COMMANDS: dict[str, type | dict[str, type]] = {
         "variance": ReproduceVariance,
         "ablation": ReproduceAblation,
         "cd": ReproduceCD,
+        "composition": ReproduceComposition,
+        "likelihood": ReproduceLikelihood,
+        "ood": ReproduceOOD,
+        "posterior": ReproducePosterior,
+        "photographs": ReproducePhotographs,
     },
     "bench": Bench,
     "optima": Optima,

@@ -41,6 +41,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "optima": ("data", "scale"),
     "optimizers": ("optimizer", "rate", "data", "seed"),
     "peers_tuning": ("data", "preset", "method", "library", "seed", "steps", "settings"),
+    "photographs": ("data", "task", "sigma", "method", "pictures", "side"),
+    "posterior": ("dimension", "operator", "corrected", "weighted", "particles", "seed"),
     "samples": ("target", "preset", "dimension", "sampler"),
     "sweep": ("sweep", "value", "data", "seed", "steps"),
     "tables": ("data", "setting", "method", "seed", "part"),

@@ -1,14 +1,18 @@
-r"""Fixtures: float64 by default, one thread, a seeded generator; an exact energy of all levels."""
+r"""Fixtures: float64 by default, one thread, a seeded generator; mixtures."""
 
-import math
 import pytest
+import signal
 import torch
 
-from fokker.analytic import GaussianMixture
-from fokker.diffusions import EDM
-from fokker.energies import Energy
+from fokker.analytic import Diffused, GaussianMixture
+
+__all__ = ["Diffused", "double", "generator", "standard_error", "three_modes"]
 
 torch.set_num_threads(1)
+# under nohup or in the background of a script the tests start with these ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
@@ -27,24 +31,6 @@ def generator():
 def standard_error(values: torch.Tensor) -> torch.Tensor:
     r"""The standard error of the mean over the first axis."""
     return values.std(0) / len(values) ** 0.5
-
-
-class Diffused(Energy):
-    r"""The exact energy E(x, sigma) of a mixture with noise, for levels () or (B)."""
-
-    def __init__(self, mixture):
-        super().__init__()
-        self.mixture = mixture
-        self.variances, self.axes = torch.linalg.eigh(mixture.covariances)
-
-    def forward(self, x, sigma):
-        v = self.variances[:, None] + sigma.square().reshape(-1, 1)  # (K, B or 1, D)
-        shift = (x - self.mixture.means[:, None]) @ self.axes
-        logs = -(shift.square() / v + torch.log(2 * math.pi * v)).sum(-1) / 2
-        return -torch.logsumexp(self.mixture.weights.log()[:, None] + logs, dim=0)
-
-    def at(self, t):
-        return self.mixture.diffuse(EDM(), t)
 
 
 def three_modes() -> GaussianMixture:

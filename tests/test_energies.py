@@ -14,6 +14,7 @@ from fokker.energies import (
     LogDensity,
     Mixture,
     Quadratic,
+    Restricted,
     Scaled,
     Slice,
     Sum,
@@ -109,26 +110,44 @@ def test_time_slices():
     assert torch.allclose(twice[4:], energy(2 * x))
 
 
-@pytest.mark.parametrize(
-    "compose",
-    [
-        lambda e: e + Quadratic(),
-        lambda e: Quadratic() + e,
-        lambda e: sum([Quadratic(), e]),
-        lambda e: e / 2,
-        lambda e: 2 * e,
-        lambda e: e | Quadratic(),
-        lambda e: Mixture([Quadratic(), e]),
-        lambda e: e.at(0.5) + e,
-    ],
-)
-@pytest.mark.parametrize("energy", [Timed(), Function(lambda x, t: t * x), Function(Timed())])
-def test_only_slices_compose(compose, energy):
-    message = (
-        rf"energy of x alone to compose, got {type(energy).__name__} of \(x, t\): .*\.at\(t\)"
-    )
-    with pytest.raises(ValueError, match=message):
-        compose(energy)
+LEVELED = [
+    (lambda e, q: e + q, lambda e, q: e + q),
+    (lambda e, q: q + e, lambda e, q: e + q),
+    (lambda e, q: sum([q, e]), lambda e, q: e + q),
+    (lambda e, q: e - q / 3, lambda e, q: e - q / 3),
+    (lambda e, q: e / 2, lambda e, q: e / 2),
+    (lambda e, q: 2 * e + e, lambda e, q: 3 * e),
+    (lambda e, q: e | q, lambda e, q: -torch.log(torch.exp(-e) + torch.exp(-q))),
+    (
+        lambda e, q: Mixture([q, e], [1.0, 3.0]),
+        lambda e, q: -torch.log(3 * torch.exp(-e) + torch.exp(-q)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("compose", "expected"), LEVELED)
+@pytest.mark.parametrize("energy", [Timed(), Function(Timed())])
+def test_energies_of_every_level_compose(compose, expected, energy):
+    x, q = torch.randn(5, 3), Quadratic(2.0)
+    found = compose(energy, q)
+    for t in (torch.tensor(0.4), torch.rand(5)):
+        e = expected(energy(x, t), q(x))
+        assert torch.allclose(found(x, t), e)
+        assert torch.allclose(found.at(t)(x), e)
+    jet, loop = Exact()(found.at(0.4), x), Loop()(found.at(0.4), x)
+    assert torch.allclose(jet.laplacian, loop.laplacian)
+    assert torch.allclose(jet.gradient, loop.gradient)
+    with pytest.raises(ValueError, match=r"expected a level for .* energy\.at\(sigma\)"):
+        found(x)
+    with pytest.raises(ValueError, match="of x alone"):
+        Restricted(found, -1.0, 1.0)
+
+
+def test_what_does_not_compose():
+    with pytest.raises(ValueError, match=r"got Function of \(x, s, t\)"):
+        Quadratic() + (lambda x, s, t: x.sum(1) * s * t)
+    with pytest.raises(ValueError, match=r"of x alone.*takes a level"):
+        Restricted(Timed(), -1.0, 1.0)
 
 
 def test_optional_arguments_and_builtins_compose():

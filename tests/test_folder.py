@@ -9,7 +9,7 @@ import torch
 from dataclasses import replace
 from fokker import load
 from fokker.app.cli import main
-from fokker.images.oddness import oddness, smooth
+from fokker.images.misfit import misfit, smooth
 from fokker.runs import plan as plan_module
 from fokker.runs.plan import config_of, plan_of, side_of
 from fokker.tasks import task_of
@@ -84,13 +84,13 @@ def test_the_odd_one_is_found_where_it_is_odd():
     columns = torch.sin(torch.arange(32) * torch.pi / 4)
     x = (127 + 90 * columns).expand(20, 3, 32, 32).clone()
     x[7, :, 4:14, 18:30] = 255 * torch.rand(3, 10, 12, generator=torch.Generator().manual_seed(0))
-    found = oddness(Stripes(), x.to(torch.uint8), batch=6)
+    found = misfit(Stripes(), x.to(torch.uint8), batch=6)
     assert found.order[0] == 7 and found.scores[7] > 2 * found.scores.median()
     assert found.scores.mean() == pytest.approx(1, rel=1e-5)
     peak = found.maps[7].argmax()
     row, column = divmod(int(peak), 32)
     assert 4 <= row < 14 and 18 <= column < 30
-    again = oddness(Stripes(), x.to(torch.uint8)[[7, 3]], batch=2)
+    again = misfit(Stripes(), x.to(torch.uint8)[[7, 3]], batch=2)
     assert again.order[0] == 0
     flat = smooth(torch.ones(2, 9, 9), 2.0)
     torch.testing.assert_close(flat, torch.ones(2, 9, 9))

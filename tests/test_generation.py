@@ -17,7 +17,8 @@ from fokker.data.picture import read_png, to_float
 from fokker.derivatives import Hutchinson
 from fokker.energies import Energy
 from fokker.images.denoise import noisy
-from fokker.images.generate import Sampling, bits_of, generate, residuals_of
+from fokker.images.generate import Sampling, generate
+from fokker.images.likelihood import bits_of, residuals_of
 from fokker.images.quality import described, judge_images, reference_of
 from fokker.metrics import Extractor, fid_between, fokker_planck_residual
 from fokker.objectives import (
@@ -28,7 +29,9 @@ from fokker.objectives import (
     LogNormal,
     Noisy,
     Preserving,
+    TimeScore,
     Uniform,
+    Wide,
 )
 from fokker.objectives import levels as forms
 from fokker.runs import shipped
@@ -107,7 +110,7 @@ def test_the_presets():
     )
     ours = generation_config("fokker", "dcd-limit", data, "small", "cuda", time=0.5)
     assert ours.network == UNet(48, 1, "inner", precision="bfloat16") and ours.compile
-    assert isinstance(ours.objective, LevelDCD) and ours.objective.time == pytest.approx(0.5)
+    assert isinstance(ours.objective, LevelDCD) and ours.objective.ties == (TimeScore(0.5),)
     assert paper.optimization.muon is None and ours.optimization.muon == pytest.approx(0.01)
     for bad, near in (
         (("papr", "dcd"), "'paper'"),
@@ -515,7 +518,7 @@ def test_levels_forms_and_weights_by_name():
         )
         found = generation_config("fokker", "reference", data, levels=name).objective
         assert isinstance(found, Denoising) and found.level == law
-    assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving}
+    assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving, Wide}
     own = generation_config("paper", "dcd", data, form="bridge", weight="one", time=0.5).objective
     assert own == LevelDCD(LogNormal(), forms.Bridge(), True, "one", time=0.5)
     for bad, message in (

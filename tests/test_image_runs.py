@@ -162,10 +162,10 @@ def test_the_commands(tmp_path, capsys, trained):
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 < line["rmse_0.3"] < 1
     save_png(picture, 0.3 * torch.randn(3, 30, 45))
-    main(["denoise", str(run), str(picture), "--sigma", "0.3", "-o", str(out)])
+    main(["denoise", str(picture), "--energy", str(run), "--sigma", "38", "-o", str(out)])
     assert read_png(out).shape == (3, 30, 45)
-    main(["denoise", str(run), str(picture), "--add-noise", "0.2", "-o", str(out)])
-    assert "estimated" in capsys.readouterr().out
+    main(["denoise", str(picture), "--energy", str(run), "--add-noise", "25", "-o", str(out)])
+    assert "estimated by wavelets" in capsys.readouterr().out
     assert (tmp_path / "out-noisy.png").exists()
 
 
@@ -192,23 +192,33 @@ def refused(capsys, *args):
 
 
 def test_denoise_says_what_is_wrong(tmp_path, capsys, trained):
-    assert "none.png" in refused(capsys, "denoise", trained, tmp_path / "none.png")
-    assert "run folder" in refused(capsys, "denoise", tmp_path / "no-run", "a.png")
+    assert "none.png" in refused(capsys, "denoise", tmp_path / "none.png", "--energy", trained)
+    assert "run folder" in refused(capsys, "denoise", "a.png", "--energy", tmp_path / "no-run")
     picture, out = tmp_path / "in.png", tmp_path / "out.png"
     save_png(picture, 0.3 * torch.randn(1, 30, 45))
     save_png(thin := tmp_path / "thin.png", torch.zeros(1, 9, 1))
-    say = lambda *options: refused(capsys, "denoise", trained, picture, "-o", out, *options)
-    assert "expected sigma to be a finite number > 0, got nan" in say("--sigma", "nan")
-    for bad in ("0", "-1", "inf"):
-        assert "expected add_noise to be a finite number > 0" in say("--add-noise", bad)
+    say = lambda *options: refused(
+        capsys, "denoise", picture, "--energy", trained, "-o", out, *options
+    )
+    line = say("--sigma", "nan")
+    assert "expected sigma to be a finite number of 255 shades, from 0.5 to 255, got nan" in line
+    for bad in ("0", "-1", "inf", "0.3"):  # the last is that of pixels in [-1, 1]
+        line = say("--add-noise", bad)
+        assert "expected add_noise to be a finite number of 255 shades" in line
+    assert "of pixels in [-1, 1] 127.5 s" in line
+    assert "expected tile between 16 and 8192, got 4" in say("--tile", "4")
     assert "expected rule to be one of one-step, given" in say("--rule", "guess")
     assert "expected no rule for" in say("--rule", "descent")
-    line = refused(capsys, "denoise", trained, thin, "-o", out)
+    line = refused(capsys, "denoise", thin, "--energy", trained, "-o", out)
     assert "thin.png: expected 2 pixels a side or more" in line
     # before any work is done
-    line = refused(capsys, "denoise", "no-run", picture, "-o", tmp_path / "no" / "out.png")
+    line = refused(
+        capsys, "denoise", picture, "--energy", "no-run", "-o", tmp_path / "no" / "out.png"
+    )
     assert "no/out.png: expected a folder" in line
-    assert "x.jpg: expected a name" in refused(capsys, "denoise", "no", picture, "-o", "x.jpg")
+    assert "x.jpg: expected a name" in refused(
+        capsys, "denoise", picture, "--energy", "no", "-o", "x.jpg"
+    )
     assert not out.exists()
 
 
@@ -217,8 +227,12 @@ def test_denoise_does_not_write_over_the_picture(tmp_path, capsys, trained):
     save_png(picture, 0.3 * torch.randn(1, 30, 45))
     link.symlink_to(picture)
     content = picture.read_bytes()
-    for options in (["-o", picture], ["-o", link], ["-o", tmp_path / "a.png", "--add-noise", "1"]):
-        line = refused(capsys, "denoise", trained, picture, *options)
+    for options in (
+        ["-o", picture],
+        ["-o", link],
+        ["-o", tmp_path / "a.png", "--add-noise", "100"],
+    ):
+        line = refused(capsys, "denoise", picture, "--energy", trained, *options)
         assert "expected to write to another file than the picture" in line
     assert picture.read_bytes() == content
 
@@ -226,24 +240,27 @@ def test_denoise_does_not_write_over_the_picture(tmp_path, capsys, trained):
 @pytest.mark.filterwarnings("always")  # one line each, and no error
 def test_denoise_warns_of_levels_that_were_not_trained_on(tmp_path, capsys, trained):
     save_png(picture := tmp_path / "in.png", 0.3 * torch.randn(1, 8, 8))
-    command = ["denoise", str(trained), str(picture), "-o", str(tmp_path / "o.png"), "--sigma"]
-    for sigma, count in (("0.3", 0), ("0.05", 1), ("50", 1)):
+    command = ["denoise", str(picture), "--energy", str(trained), "-o", str(tmp_path / "o.png")]
+    command.append("--sigma")
+    for sigma, count in (("38", 0), ("6", 1), ("200", 1)):
         main([*command, sigma])
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == count
-        assert all(f"trained on, 0.1 to 1, got {sigma}; the result" in line for line in lines)
+        assert all(
+            f"trained on, 12.8 to 127 of 255, got {sigma}; the result" in line for line in lines
+        )
 
 
 def test_denoise_with_an_energy_of_one_level(tmp_path, capsys):
     one = config(Noisy(level=0.3), network=ResNet(10, 1), data=ImageData(MINI, size=9))
     run = fit(one, tmp_path / "run")  # of an odd side
     save_png(picture := tmp_path / "in.png", 0.3 * torch.randn(1, 8, 11))
-    seen = set()
+    seen, command = set(), ["denoise", str(picture), "--energy", str(run.path), "--sigma", "76"]
     for rule in (None, "given", "descent", "posterior"):
         options = [] if rule is None else ["--rule", rule]
         out = tmp_path / f"{rule}.png"
-        main(["denoise", str(run.path), str(picture), "--sigma", "0.6", "-o", str(out), *options])
-        assert f"by the rule {rule or 'one-step'} from level 0.3" in capsys.readouterr().out
+        main([*command, "-o", str(out), *options])
+        assert f"by the rule {rule or 'one-step'} from level 38.2" in capsys.readouterr().out
         assert read_png(out).shape == (1, 8, 11)
         seen.add(out.read_bytes())
     assert len(seen) > 1

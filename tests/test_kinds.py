@@ -55,7 +55,7 @@ def test_a_new_kind_of_data(windows, tmp_path, capsys, monkeypatch):
     # jobs that the kind does not have are refused in one line
     for words in (
         ["score", "run", "wave.npy"],
-        ["denoise", "run", "x.png"],
+        ["denoise", "x.png", "--energy", "run"],
         ["evaluate", "run", "--fid", "4"],
     ):
         with pytest.raises(SystemExit) as stop:

@@ -9,7 +9,17 @@ from fokker.derivatives import Exact
 from fokker.diffusions import VP
 from fokker.energies import Energy
 from fokker.evolution import Taylor, transition
-from fokker.objectives import Grid, LevelDCD, LogNormal, Preserving, Uniform, lens
+from fokker.objectives import (
+    Classification,
+    Grid,
+    LevelDCD,
+    LogNormal,
+    Preserving,
+    TimeScore,
+    Uniform,
+    Wide,
+    lens,
+)
 from fokker.objectives.levels import FORMS, Bridge, Central, Hutchinson, Limit, Path
 from fokker.runs.config import Config
 from fokker.runs.toml import dumps, loads
@@ -17,7 +27,14 @@ from fokker.shapes import align
 from torch import Tensor
 
 S2, D = 0.5, 3  # the variance of the data, its dimension
-LAWS = [Uniform(0.1, 2.0), Grid(20, 0.1, 2.0), Grid(8, 0.0, 2.0, 1.0), LogNormal(), Preserving()]
+LAWS = [
+    Uniform(0.1, 2.0),
+    Grid(20, 0.1, 2.0),
+    Grid(8, 0.0, 2.0, 1.0),
+    LogNormal(),
+    Preserving(),
+    Wide(),
+]
 
 
 class Gaussian(Energy):
@@ -97,7 +114,9 @@ def test_bounds_of_the_uniform_laws():
 
 @pytest.mark.parametrize("law", [*LAWS, Preserving(VP(0.2, 3.0), 0.1)], ids=str)
 def test_laws_are_saved(law):
-    config = Config(objective=LevelDCD(law, conditional=True, time=0.5))
+    config = Config(
+        objective=LevelDCD(law, conditional=True, ties=(TimeScore(0.5), Classification(2.0, 3)))
+    )
     assert loads(dumps(config)) == config
 
 
@@ -138,9 +157,9 @@ def test_forms_saved_as_names(name, form):
         (lambda: Grid(10, 1.0, 1.0), "expected 0 <= low < high"),
         (lambda: Grid(0), "intervals"),
         (lambda: Preserving(3), "expected diffusion"),
-        (lambda: LevelDCD(0.3, time=1.0), "conditional=False"),
-        (lambda: LevelDCD(0.3, Path(), conditional=True, time=1.0), "form=Path"),
-        (lambda: LevelDCD(0.3, conditional=True, time=-1.0), "time to be a finite number >= 0"),
+        (lambda: LevelDCD(0.3, ties=(TimeScore(),)), "conditional=False"),
+        (lambda: LevelDCD(0.3, Path(), conditional=True, ties=(TimeScore(),)), "form=Path"),
+        (lambda: TimeScore(-1.0), "weight to be a finite number > 0"),
     ],
 )
 def test_what_is_wrong_is_said(make, message):
@@ -182,7 +201,7 @@ def test_a_taylor_step_of_vp_is_consistent_on_gaussians(h):
 
 def test_the_time_score_finds_the_constants():
     for form in (Limit(), Central(), Hutchinson(0.1)):
-        objective = LevelDCD(Uniform(0.2, 2.0), form, conditional=True, time=1.0)
+        objective = LevelDCD(Uniform(0.2, 2.0), form, conditional=True, ties=(TimeScore(),))
         mean, error = slopes(objective)
         assert (mean.abs() < 5 * error).all()
     for k in (0.9, 1.1):
@@ -205,7 +224,7 @@ def test_the_minimizer_of_the_time_score_has_one_constant():
             features = torch.stack([u, u**2, torch.sin(2 * u)], -1)
             return truth(x, sigma) + features @ self.w
 
-    objective = LevelDCD(LogNormal(-0.5, 0.7), Limit(), conditional=True, time=1.0)
+    objective = LevelDCD(LogNormal(-0.5, 0.7), Limit(), conditional=True, ties=(TimeScore(),))
 
     def gradient(w: Tensor, seed: int) -> Tensor:
         w = w.clone().requires_grad_()

@@ -34,6 +34,7 @@ from fokker.objectives import (
     DCD,
     OBJECTIVES,
     PCD,
+    Classification,
     Denoising,
     DenoisingScoreMatching,
     EnergyDiscrepancy,
@@ -48,6 +49,7 @@ from fokker.objectives import (
     RecoveryLikelihood,
     ScoreMatching,
     SlicedScoreMatching,
+    TimeScore,
     Uniform,
 )
 from fokker.objectives.levels import FORMS, Bridge
@@ -219,8 +221,10 @@ for name, form in FORMS.items():
     own = LevelDCD(LogNormal(), form(), conditional=True, weight="edm")
     LEVELS[f"level-dcd {name}"] = (own, int(name in HELD))
     if form().tied:
-        own = LevelDCD(Grid(5, 0.1, 2.0), form(), conditional=True, time=0.7)
+        own = LevelDCD(Grid(5, 0.1, 2.0), form(), conditional=True, ties=(TimeScore(0.7),))
         LEVELS[f"level-dcd {name} time"] = (own, int(name in HELD))
+    own = LevelDCD(Grid(5, 0.1, 2.0), form(), conditional=True, ties=(Classification(0.7, 3),))
+    LEVELS[f"level-dcd {name} classification"] = (own, int(name in HELD))
 
 
 def directional(energy, objective, calls, x, state, seed):

@@ -15,7 +15,8 @@ from fokker.app import cli
 from fokker.compute.ranks import ALONE, Ranks, join, mark_of
 from fokker.compute.step import Step
 from fokker.data.picture import read_png
-from fokker.images.generate import Sampling, bits_of, generate
+from fokker.images.generate import Sampling, generate
+from fokker.images.likelihood import bits_of
 from fokker.networks import MLP
 from fokker.objectives import (
     OBJECTIVES,

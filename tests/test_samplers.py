@@ -512,6 +512,18 @@ def test_a_fitted_mass_is_worth_its_warmup():
     assert least["dense"] > 3 * least["unit"]
 
 
+def test_hmc_rejects_a_path_that_its_step_drives_out_of_the_numbers():
+    r"""x^4 - 6 x^2 is NaN in float32 from 1e10 on, where a long step leads within some leaps."""
+    energy = lambda x: (x**4 - 6 * x.square()).sum(1)
+    x = normal(256, 2).float()
+    assert energy(torch.full((1, 2), 1e20, dtype=torch.float32)).isnan()
+    run = HMC(0.5, leaps=12).run(energy, x, 20, seeded(1))
+    assert torch.isfinite(run.samples).all() and run.acceptance.mean < 0.9
+    wall = lambda x: torch.where(x[:, 0] > 1, math.nan, x.square().sum(1) / 2)
+    with pytest.raises(FloatingPointError, match="an energy that is not NaN"):
+        HMC(0.5, leaps=12).run(wall, -normal(256, 2).abs(), 20, seeded(1))
+
+
 @pytest.mark.parametrize("sampler", [MALA(0.5), HMC(0.5, leaps=4)], ids=["mala", "hmc"])
 def test_tempering_finds_the_weights_of_far_modes(sampler):
     r"""From a start in the wrong mode; the sampler alone never leaves it."""

@@ -26,7 +26,7 @@ with :math:`P, Q` the precisions and :math:`m` the difference of the means.
 and chooses the number of components by Schwarz's criterion (BIC).
 """
 
-__all__ = ["Gaussian", "GaussianMixture", "fit_mixture", "ring_of_gaussians"]
+__all__ = ["Diffused", "Gaussian", "GaussianMixture", "fit_mixture", "ring_of_gaussians"]
 
 import math
 import torch
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from . import checks
 from .derivatives import Jet
-from .diffusions import Linear
+from .diffusions import EDM, Linear
 from .energies import Energy
 
 STARTS, ITERATIONS = 2, 40  # of expectation maximization
@@ -206,6 +206,40 @@ class Gaussian(GaussianMixture):
         m = other.precision @ (self.mean - other.mean)
         gap = self.precision - other.precision
         return torch.trace(gap @ self.covariance @ gap) + m @ m
+
+
+class Diffused(Energy):
+    r"""Creates the exact energy :math:`E(x, \sigma)` of a mixture with noise: :math:`-\log
+    p_\sigma`, normalized at every level.
+
+    Arguments:
+        mixture: The mixture, the law at :math:`\sigma = 0`.
+
+    Example:
+        >>> energy = Diffused(GaussianMixture(torch.tensor([[-2.0], [2.0]]), 0.25))
+        >>> energy(torch.zeros(2, 1), torch.tensor([0.0, 2.0]))
+        tensor([8.2258, 2.1130])
+    """
+
+    variances: Tensor
+    axes: Tensor
+
+    def __init__(self, mixture: GaussianMixture) -> None:
+        super().__init__()
+        self.mixture = mixture
+        variances, axes = torch.linalg.eigh(mixture.covariances)
+        self.register_buffer("variances", variances)
+        self.register_buffer("axes", axes)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        v = self.variances[:, None] + sigma.square().reshape(-1, 1)  # (K, B or 1, D)
+        shift = (x - self.mixture.means[:, None]) @ self.axes
+        logs = -(shift.square() / v + torch.log(2 * math.pi * v)).sum(-1) / 2
+        return -torch.logsumexp(self.mixture.weights.log()[:, None] + logs, dim=0)
+
+    def at(self, t: Tensor | float) -> GaussianMixture:  # pyright: ignore
+        r"""Returns the law at one level, a mixture again."""
+        return self.mixture.diffuse(EDM(), t)
 
 
 def weighted(r: Tensor, parts: Tensor) -> Tensor:

@@ -17,17 +17,31 @@ expression          density                                  energy
 ``a + b``           :math:`p_a \, p_b` (product of experts)  :math:`E_a + E_b`
 ``a / T``           :math:`p_a^{1/T}` (temperature T)        :math:`E_a / T`
 ``c * a``           :math:`p_a^{c}` (inverse temperature)    :math:`c \, E_a`
+``a - b``           :math:`p_a / p_b` (negation)             :math:`E_a - E_b`
 ``a | b``           :math:`e^{-E_a} + e^{-E_b}` (mixture)    :math:`-\log(e^{-E_a} + e^{-E_b})`
 ==================  =======================================  =================================
 
 all up to the normalizing constant. A mixture therefore weighs its parts by their own Z: for stated
-weights use `Mixture` with normalized parts. A time-dependent energy is a callable E(x, t);
-`energy.at(t)` is the energy at one time (or one time a point), to be composed and trained as any.
-Before that it is no density, and composing it is an error.
+weights use `Mixture` with normalized parts. A negation is a density only where a confines more
+than b frees.
+
+**Energies of every level** E(x, σ) compose in the same way, and so do energies of a time E(x, t):
+``(a + b)(x, sigma)`` is :math:`E_a(x, \sigma) + E_b(x, \sigma)`; a part of x alone is the same at
+all levels. `energy.at(t)` is the energy at one level or time (or one a point), to be trained and
+drawn from as any. The composed law at a level is *not* the composed law of the data with noise:
+
+.. math:: \textstyle \int p_a p_b(x_0) \, \mathcal{N}(x; x_0, \sigma^2) \, dx_0
+    \neq p_{a,\sigma} \, p_{b,\sigma}(x) ,
+
+so a flow along the sum of the scores draws from neither; but for a mixture of normalized parts,
+for which both sides are the same. `fokker.samplers.LevelParticles` draws from the composed law of
+the last level.
 """
 
 __all__ = [
+    "Composed",
     "Denoiser",
+    "Difference",
     "Energy",
     "Function",
     "LogDensity",
@@ -80,6 +94,9 @@ class Energy(nn.Module):
 
     def __radd__(self, other: Callable[..., Tensor] | Literal[0]) -> "Energy":
         return self if other == 0 else self + other  # `sum` starts from 0, the flat density
+
+    def __sub__(self, other: Callable[..., Tensor]) -> "Difference":
+        return Difference(self, other)
 
     def __mul__(self, factor: float) -> "Scaled":
         return Scaled(self, factor)
@@ -150,13 +167,31 @@ def required(energy: Callable[..., Tensor]) -> list[str]:
     return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
 
 
+def leveled(energy: Callable[..., Tensor]) -> bool:
+    r"""Returns whether an energy takes a level or a time beside x."""
+    if isinstance(energy, Composed):
+        return any(leveled(part) for part in energy.parts)
+    return len(required(energy)) > 1
+
+
 def as_energy(energy: Callable[..., Tensor]) -> Energy:
-    r"""Returns a part of a composed energy, a function of x alone."""
+    r"""Returns a part of a composed energy, a function of x and perhaps of a level."""
     energy = energy if isinstance(energy, Energy) else Function(energy)
-    if len(names := required(energy)) > 1:
+    if len(names := required(energy)) > 2:
         raise ValueError(
-            f"expected an energy of x alone to compose, got {type(energy).__name__} of"
-            f" ({', '.join(names)}): fix the time first, with energy.at(t)"
+            f"expected an energy of x, or of x and a level, to compose, got"
+            f" {type(energy).__name__} of ({', '.join(names)})"
+        )
+    return energy
+
+
+def alone(energy: Callable[..., Tensor]) -> Energy:
+    r"""Returns an energy if it is a function of x alone."""
+    energy = as_energy(energy)
+    if leveled(energy):
+        raise ValueError(
+            f"expected an energy of x alone, got {type(energy).__name__}, which takes a level:"
+            " fix it first, with energy.at(t)"
         )
     return energy
 
@@ -188,22 +223,78 @@ class Slice(Energy):
         return self.energy(x, t.repeat(len(x) // len(t)) if t.ndim == 1 else t)
 
 
-class Sum(Energy):
+class Composed(Energy):
+    r"""Base class of energies that consist of others, of x alone or of every level."""
+
+    @property
+    def parts(self) -> tuple[Energy, ...]:
+        r"""The energies that it consists of."""
+        raise TypeError(f"expected {type(self).__name__} to define parts")
+
+    def of(self, parts: Sequence[Energy]) -> "Composed":
+        r"""Returns the same composition of other energies."""
+        raise TypeError(f"expected {type(self).__name__} to define of")
+
+    def values(self, x: Tensor, t: tuple[Tensor, ...]) -> list[Tensor]:
+        r"""Returns the values of the parts, each :math:`(B)`, at the level that some may take."""
+        if not t and leveled(self):
+            raise ValueError(
+                f"expected a level for {type(self).__name__}, a composition of energies of every"
+                " level, got none: ask energy(x, sigma), or fix it with energy.at(sigma)"
+            )
+        ask = lambda part: (lambda p: part(p, *t)) if leveled(part) else part
+        return [value(ask(part), x) for part in self.parts]
+
+    def jets(self, x: Tensor) -> list[Jet]:
+        r"""Returns the jets of the parts, which take x alone."""
+        return [Exact()(alone(part), x) for part in self.parts]
+
+    def at(self, t: Tensor | float) -> "Composed":  # pyright: ignore
+        r"""Returns the composition at one level; its parts know their derivatives there."""
+        return self.of([part.at(t) if leveled(part) else part for part in self.parts])
+
+
+class Sum(Composed):
     r"""Creates the product of two densities, :math:`E = E_a + E_b`."""
+
+    sign = 1
 
     def __init__(self, a: Callable[..., Tensor], b: Callable[..., Tensor]) -> None:
         super().__init__()
         self.a, self.b = as_energy(a), as_energy(b)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return value(self.a, x) + value(self.b, x)
+    @property
+    def parts(self) -> tuple[Energy, ...]:
+        return self.a, self.b
+
+    def of(self, parts: Sequence[Energy]) -> "Composed":
+        a, b = parts
+        return type(self)(a, b)
+
+    def forward(self, x: Tensor, *t: Tensor) -> Tensor:
+        a, b = self.values(x, t)
+        return a + self.sign * b
 
     def jet(self, x: Tensor) -> Jet:
-        a, b = Exact()(self.a, x), Exact()(self.b, x)
-        return Jet(a.energy + b.energy, a.gradient + b.gradient, a.laplacian + b.laplacian)
+        a, b = self.jets(x)
+        return Jet(*(p + self.sign * q for p, q in zip(a, b, strict=True)))
 
 
-class Scaled(Energy):
+class Difference(Sum):
+    r"""Creates the ratio of two densities, :math:`E = E_a - E_b`: a without b.
+
+    It is a density only where a confines more than b frees: divide b by a temperature until it
+    does.
+
+    Example:
+        >>> (Quadratic(std=1.0) - Quadratic(std=2.0))(torch.ones(1, 2))  # of std sqrt(4 / 3)
+        tensor([0.7500])
+    """
+
+    sign = -1
+
+
+class Scaled(Composed):
     r"""Creates a power of a density, :math:`E = c \, E_a`, that is, temperature :math:`1/c`."""
 
     def __init__(self, energy: Callable[..., Tensor], factor: float) -> None:
@@ -211,14 +302,21 @@ class Scaled(Energy):
         checks.positive(factor=factor)
         self.energy, self.factor = as_energy(energy), factor
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * value(self.energy, x)
+    @property
+    def parts(self) -> tuple[Energy, ...]:
+        return (self.energy,)
+
+    def of(self, parts: Sequence[Energy]) -> "Composed":
+        return Scaled(parts[0], self.factor)
+
+    def forward(self, x: Tensor, *t: Tensor) -> Tensor:
+        return self.factor * self.values(x, t)[0]
 
     def jet(self, x: Tensor) -> Jet:
-        return Jet(*(self.factor * part for part in Exact()(self.energy, x)))
+        return Jet(*(self.factor * part for part in self.jets(x)[0]))
 
 
-class Mixture(Energy):
+class Mixture(Composed):
     r"""Creates the mixture :math:`E = -\log \sum_k w_k e^{-E_k}`.
 
     Its jet follows from those of its parts, with responsibilities
@@ -246,19 +344,26 @@ class Mixture(Energy):
         self.energies = nn.ModuleList([as_energy(e) for e in energies])
         self.log_weights = [math.log(w) for w in weights]
 
-    def forward(self, x: Tensor) -> Tensor:
-        parts = [w - value(e, x) for w, e in zip(self.log_weights, self.energies, strict=True)]
-        return -torch.logsumexp(torch.stack(parts), dim=0)
+    @property
+    def parts(self) -> tuple[Energy, ...]:
+        return tuple(self.energies)  # pyright: ignore
+
+    def of(self, parts: Sequence[Energy]) -> "Composed":
+        return Mixture(parts, [math.exp(w) for w in self.log_weights])
+
+    def forward(self, x: Tensor, *t: Tensor) -> Tensor:
+        logs = [w - e for w, e in zip(self.log_weights, self.values(x, t), strict=True)]
+        return -torch.logsumexp(torch.stack(logs), dim=0)
 
     def jet(self, x: Tensor) -> Jet:
-        jets = [Exact()(e, x) for e in self.energies]
-        parts = [w - j.energy for w, j in zip(self.log_weights, jets, strict=True)]
-        r = torch.softmax(torch.stack(parts), dim=0)
+        jets = self.jets(x)
+        logs = [w - j.energy for w, j in zip(self.log_weights, jets, strict=True)]
+        r = torch.softmax(torch.stack(logs), dim=0)
         g = torch.stack([align(r[k], x) * j.gradient for k, j in enumerate(jets)]).sum(0)
         # the spread about the mean, not a difference of squares, which cancels
         spread = [dot(j.gradient - g, j.gradient - g) for j in jets]
         bend = torch.stack([j.laplacian - v for j, v in zip(jets, spread, strict=True)])
-        return Jet(-torch.logsumexp(torch.stack(parts), dim=0), g, (r * bend).sum(0))
+        return Jet(-torch.logsumexp(torch.stack(logs), dim=0), g, (r * bend).sum(0))
 
 
 class Quadratic(Energy):
@@ -310,7 +415,7 @@ class Restricted(Energy):
         super().__init__()
         if not (checks.number(low) and checks.number(high) and low < high):
             raise ValueError(f"expected finite numbers low < high, got {low!r} and {high!r}")
-        self.energy, self.low, self.high = as_energy(energy), low, high
+        self.energy, self.low, self.high = alone(energy), low, high
 
     def forward(self, x: Tensor) -> Tensor:
         inside = ((x >= self.low) & (x <= self.high)).flatten(1).all(1)

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from fokker.data.picture import to_float
 from fokker.files import write_text
 from fokker.images.denoise import noisy
-from fokker.images.generate import bits_of
+from fokker.images.likelihood import bits_of
+from fokker.images.memory import nearest
 from fokker.images.quality import judge_images, reference_of
 from fokker.metrics import Extractor, fid_between, statistics
 from fokker.runs.checkpoints import newest as read_checkpoint
@@ -202,26 +203,6 @@ def apart(task: ImageTask, extractor: Extractor, settings: Settings) -> results.
         "convention": fid.convention,
         "weights": fid.weights[:8],
     }
-
-
-def nearest(x: Tensor, train: Tensor, chunk: int = 250) -> tuple[Tensor, Tensor]:
-    r"""Returns the RMSE of each image to the nearest of others, and its index.
-
-    Arguments:
-        x: Images in [−1, 1], (N, C, H, W).
-        train: The others, bytes (M, C, H, W).
-        chunk: The number of images at once.
-    """
-    others = to_float(train.to(x.device)).flatten(1)
-    squares = others.square().sum(1)
-    parts = []
-    for part in x.flatten(1).split(chunk):
-        gap = part.square().sum(1)[:, None] + squares - 2 * part @ others.T
-        index = gap.argmin(1)
-        exact = (part - others[index]).square().mean(1).sqrt()  # the gap itself cancels
-        parts.append((exact, index))
-    distances, indices = zip(*parts, strict=True)
-    return torch.cat(distances), torch.cat(indices)
 
 
 def quantiles(values: Tensor) -> results.Row:

@@ -33,6 +33,7 @@ from .cost import (
     kernel_table,
     variance_table,
 )
+from .densities import composition_table, one_pass_table, ood_table
 from .house import demo_table, house_table, studio_table, trust_table
 from .images import (
     DENOISING_HEADER,
@@ -50,6 +51,7 @@ from .images import (
     optimizer_table,
     schedule_table,
 )
+from .photographs import photograph_table, posterior_table, restoration_table
 from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
@@ -61,7 +63,13 @@ from .planar import (
     toy_matrix,
     toy_rows,
 )
-from .sampling import normalizer_table, refusal_table, samples_table, tables_table
+from .sampling import (
+    normalizer_table,
+    refusal_table,
+    rivals_table,
+    samples_table,
+    tables_table,
+)
 from .tabular import (
     anomaly_table,
     correction_table,
@@ -109,11 +117,18 @@ def render(text: str, root: Path) -> str:
         "normalizer-tables": lambda: tables_table(rows("normalizer")),
         "samples": lambda: samples_table(rows("samples")),
         "refusals": lambda: refusal_table(rows("samples")),
+        "samplers": lambda: rivals_table(rows("samplers")),
         "tables": lambda: anomaly_table(root / "results/tables.json"),
         "tables-trials": lambda: trial_table(root / "results/tables_trials.json"),
         "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
         "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
         "tables-sizes": lambda: size_table(root / "results/tables_sizes.json"),
+        "composition": lambda: composition_table(rows("composition")),
+        "ood": lambda: ood_table(rows("ood")),
+        "one-pass": lambda: one_pass_table(root / "results/likelihood.json"),
+        "posterior": lambda: posterior_table(rows("posterior")),
+        "photographs": lambda: photograph_table(rows("photographs")),
+        "restored": lambda: restoration_table(rows("photographs")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }
     return results.render(text, tables)

@@ -1,6 +1,6 @@
 r"""The tables of the studies of samples and of normalizing constants."""
 
-__all__ = ["normalizer_table", "refusal_table", "samples_table", "tables_table"]
+__all__ = ["normalizer_table", "refusal_table", "rivals_table", "samples_table", "tables_table"]
 
 import statistics
 
@@ -102,3 +102,25 @@ def refusal_table(rows: Sequence[results.Row]) -> str:
     bad = [r for r in rows if r["sampler"] == "bad"]
     lines = [[r["target"], str(r["dimension"]), r["refused"] or "**drawn**"] for r in bad]
     return results.markdown(("energy", "D", "refused because"), lines)
+
+
+def rivals_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns the table of the samplers beside those of other libraries: effective samples per
+    1,000 evaluations, and per second in brackets; the best of each target is bold."""
+    targets = {r["target"]: r["dimension"] for r in rows}
+    samplers = dict.fromkeys((r["library"], r["sampler"]) for r in rows)
+    figures = {(r["library"], r["sampler"], r["target"]): r for r in rows}
+    best = {name: max(r["ess_per_1000"] for r in rows if r["target"] == name) for name in targets}
+
+    def cell(key: tuple[str, str, str]) -> str:
+        if key not in figures:
+            return "–"
+        row = figures[key]
+        value, speed = f"{row['ess_per_1000']:.2g}", f"{row['ess_per_second']:.2g}"
+        value = f"**{value}**" if row["ess_per_1000"] == best[key[2]] else value
+        failed = f", {row['failed']} of {row['repeats']} failed" if row["failed"] else ""
+        return f"{value} ({float(speed):,g}{failed})"
+
+    header = ("library", "sampler", *(f"{name}, D = {dim}" for name, dim in targets.items()))
+    lines = [[*key, *(cell((*key, name)) for name in targets)] for key in samplers]
+    return results.markdown(header, lines)

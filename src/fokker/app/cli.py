@@ -24,10 +24,11 @@ from .folder import TrainImages
 from .output import mute
 from .pack import Pack, Unpack
 from .report import Report
+from .restore import Restore
 from .sample import Sample
 from .score import Score
 from .studio import Studio
-from .train import TrainDenoising, TrainGeneration, TrainTable, TrainToy
+from .train import TrainDenoising, TrainGeneration, TrainPhotographs, TrainTable, TrainToy
 from .. import __version__, checks
 from ..compute.ranks import first_rank
 from ..files import first_line
@@ -44,6 +45,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
         "toy": TrainToy,
         "table": TrainTable,
         "denoising": TrainDenoising,
+        "photographs": TrainPhotographs,
         "generation": TrainGeneration,
         "images": TrainImages,
     },
@@ -51,6 +53,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
     "sample": Sample,
     "score": Score,
     "denoise": Denoise,
+    "restore": Restore,
     "export": Export,
     "pack": Pack,
     "unpack": Unpack,

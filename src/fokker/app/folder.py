@@ -21,7 +21,7 @@ from ..data.picture import save_png, to_float
 from ..data.sources import SPLITS, files_of
 from ..files import write_bytes
 from ..images.generate import Sampling, generate
-from ..images.oddness import Oddness, oddness
+from ..images.misfit import Misfit, misfit
 from ..runs.config import Config
 from ..runs.folder import read_config
 from ..runs.plan import config_of, plan_of, side_of
@@ -135,7 +135,7 @@ def show(run: Run, task: ImageTask) -> None:
     mixed = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     rows = mixed[:SCORED].sort().values
     some = pixels[rows]
-    found = oddness(energy, some, batch=min(64, batch), device=device)
+    found = misfit(energy, some, batch=min(64, batch), device=device)
     order = found.order
     text = io.StringIO(newline="")
     scores = [(names[int(rows[i])], f"{float(found.scores[i]):.4f}") for i in order]
@@ -144,7 +144,7 @@ def show(run: Run, task: ImageTask) -> None:
     save_png(run.path / "odd.png", paired(some, found, order[:ODD]))
 
 
-def paired(pixels: Tensor, found: Oddness, chosen: list[int]) -> Tensor:
+def paired(pixels: Tensor, found: Misfit, chosen: list[int]) -> Tensor:
     r"""Returns pictures, each followed by itself with its map laid over it in red, in [-1, 1]:
     (2 n, 3, H, W)."""
     top = np.quantile(found.maps.numpy(), 0.999)  # one scale for all

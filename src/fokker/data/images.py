@@ -96,7 +96,9 @@ class Images:
         r"""Returns the set with its pixels on a device."""
         return replace(self, pixels=self.pixels.to(device))
 
-    def batch(self, n: int, generator: torch.Generator, flip: bool = False) -> Tensor:
+    def batch(
+        self, n: int, generator: torch.Generator, flip: bool = False, crop: int | None = None
+    ) -> Tensor:
         r"""Returns n images at random, with replacement: float32 of shape :math:`(n, C, H, W)` in
         [-1, 1], on the device of the pixels.
 
@@ -104,6 +106,8 @@ class Images:
             n: The number of images.
             generator: The generator, on that device.
             flip: Whether each image is mirrored left to right with probability 1/2.
+            crop: The side of the square that is cut from each at a random place and turned by a
+                random multiple of 90 degrees.
         """
         return self.pick(n, generator, flip)[0]
 
@@ -116,7 +120,7 @@ class Images:
         if generator.device.type != device.type:
             raise ValueError(f"expected a generator on {device}, got one on {generator.device}")
         rows = torch.randint(len(self), (n,), generator=generator, device=device)
-        u = self.pixels[rows]
+        u = self.pixels[rows] if crop is None else self.cut(rows, crop, generator)
         if flip:
             mirrored = torch.randint(2, (n, 1, 1, 1), generator=generator, device=device)
             u = torch.where(mirrored == 1, u.flip(-1), u)
@@ -165,6 +169,21 @@ def folder_of(source: str | Path, split: str, data_dir: str | Path | None) -> Pa
             f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)}, got {got}"
         )
     return folder
+
+    def cut(self, rows: Tensor, side: int, generator: torch.Generator) -> Tensor:
+        r"""Returns squares at random places of images, each turned by a random multiple of 90
+        degrees."""
+        device, (_, h, w) = self.pixels.device, self.shape
+        checks.between(1, min(h, w), crop=side)
+        draw = lambda most: torch.randint(most, (len(rows), 1), generator=generator, device=device)
+        top, left = draw(h - side + 1), draw(w - side + 1)
+        i, j = (torch.arange(side, device=device) + start for start in (top, left))
+        u = self.pixels[rows[:, None, None], :, i[:, :, None], j[:, None]].permute(0, 3, 1, 2)
+        turn = draw(4)[:, :, None, None]
+        turned = [torch.rot90(u, k, (2, 3)) for k in range(4)]
+        for k in range(1, 4):
+            u = torch.where(turn == k, turned[k], u)
+        return u
 
 
 def read_images(

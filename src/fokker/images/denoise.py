@@ -23,8 +23,10 @@ by Tweedie's formula :math:`\mathbb{E}[x_0 | x] = x - \sigma^2 \nabla E(x, \sigm
 At :math:`\sigma = \sigma_1` the first two agree and are exact; `posterior` is the first there.
 
 **Pictures** of any size are cut into tiles of the size that was trained on, which overlap by half;
-the results are averaged with the weights :math:`\sin^2`. A colour picture goes through a grey
-model channel by channel. A grey one, :math:`y = x_0 + \sigma \varepsilon`, is no colour picture
+the results are averaged with the weights :math:`\sin^2`. A local energy is one energy of the whole
+picture, tile by tile and without seams (`fokker.images.whole`). A colour picture goes through a
+grey model as three grey ones that an orthogonal matrix makes of it (`fokker.images.color`). A grey
+picture, :math:`y = x_0 + \sigma \varepsilon`, is no colour picture
 with three equal channels: its noise would be the same in all of them, and pass for texture. But
 the mean of C independent noises of level :math:`\sqrt{C} \sigma` is one of level σ, so
 
@@ -60,6 +62,9 @@ from collections.abc import Callable
 from torch import Tensor
 from typing import Any, NamedTuple
 
+from .color import SCALES, from_parts, to_parts
+from .noise import estimate_sigma
+from .whole import Tiled, extend, padded
 from .. import checks
 from ..derivatives import gradient
 from ..shapes import align
@@ -75,29 +80,6 @@ def noisy(clean: Tensor, sigma: float, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(clean.shape, generator=generator)
     return clean + sigma * noise.to(clean.device)
-
-
-def estimate_sigma(x: Tensor) -> Tensor:
-    r"""Returns an estimate of the noise in each image, with shape (B).
-
-    The median size of the finest diagonal Haar details over that of a standard normal, 0.6745:
-    edges are few, so the median does not see them (Donoho & Johnstone, 1994). Fine texture counts
-    as noise. A file holds no pixels beyond black and white: where its noise was cut off there, the
-    estimate is too low.
-
-    Arguments:
-        x: The images, with shape (B, C, H, W) and H and W at least 2.
-    """
-    checks.points(checks.images(x))
-    if min(x.shape[2:]) < 2:
-        size = f"{x.shape[2]}x{x.shape[3]}"
-        raise ValueError(
-            f"expected 2 pixels a side or more to estimate the noise, got {size}; give its sigma"
-        )
-    h, w = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
-    x = x[:, :, :h, :w]
-    detail = x[..., ::2, ::2] - x[..., 1::2, ::2] - x[..., ::2, 1::2] + x[..., 1::2, 1::2]
-    return (detail / 2).abs().flatten(1).median(1).values / 0.67449
 
 
 def denoise(
@@ -179,8 +161,11 @@ def denoise_picture(
     level: float | None = None,
     batch: int = 64,
     rule: str = "one-step",
+    clip: bool = True,
+    tile: int = 256,
+    watch: Callable[[float], None] = lambda share: None,
 ) -> tuple[Tensor, float]:
-    r"""Returns a picture of any size denoised and clipped, and the noise that was assumed.
+    r"""Returns a picture of any size denoised, and the noise that was assumed.
 
     Arguments:
         energy: The energy, see `denoise`.
@@ -190,6 +175,9 @@ def denoise_picture(
         level: The level of an energy of one level.
         batch: The number of tiles at a time.
         rule: What an energy of one level does, a name in `RULES`.
+        clip: Whether the result is clipped to [−1, 1].
+        tile: The side of a tile of a local energy.
+        watch: Called with the share of the work that was done since the last call.
     """
     checks.points(checks.images(picture[None]), "the picture")
     if sigma is None:
@@ -198,22 +186,62 @@ def denoise_picture(
             raise ValueError("expected a noisy picture, got one without noise; give its sigma")
     else:
         checks.positive(sigma=sigma)
-    channels, h, w = shape
-    own, height, width = picture.shape
-    assumed = sigma
-    if own == channels:
-        x, back = picture[None], lambda out: out[0]
-    elif own == 1:
-        z = torch.Generator().manual_seed(0)
-        z = torch.randn(DRAWS, channels, height, width, generator=z, dtype=picture.dtype)
-        z = z.to(picture.device)
-        sigma = math.sqrt(channels) * sigma
-        x = picture + sigma * (z - z.mean(1, keepdim=True))
-        back = lambda out: out.mean((0, 1))[None]
-    elif channels == 1:
-        x, back = picture[:, None], lambda out: out[:, 0]  # each channel as a grey picture
-    else:
+    channels, own = shape[0], len(picture)
+    if own == 3 and channels == 1:
+        parts = [
+            denoise_picture(
+                energy, u[None], shape, c * sigma, level, batch, rule, clip, tile,
+                lambda share: watch(share / 3),
+            )[0]
+            for u, c in zip(to_parts(picture), SCALES, strict=True)
+        ]  # fmt: skip
+        out = from_parts(torch.cat(parts))
+    elif own not in {1, channels}:
         raise ValueError(f"expected a picture of 1 or {channels} channels, got {own}")
+    else:
+        noise, x = sigma, picture[None]
+        if own < channels:
+            z = torch.Generator().manual_seed(0)
+            size = (DRAWS, channels, *picture.shape[1:])
+            z = torch.randn(size, generator=z, dtype=picture.dtype).to(picture.device)
+            noise = math.sqrt(channels) * sigma
+            x = picture + noise * (z - z.mean(1, keepdim=True))
+        if getattr(energy, "local", False):
+            out = by_energy(energy, x, noise, tile, watch)
+        else:
+            out = by_tiles(energy, x, shape, noise, level, batch, rule, watch)
+        out = out[0] if own == channels else out.mean((0, 1))[None]
+    return (out.clamp(-1, 1) if clip else out), sigma
+
+
+def by_energy(
+    energy: Any, x: Tensor, sigma: float, tile: int, watch: Callable[[float], None]
+) -> Tensor:
+    r"""Returns pictures denoised by the local energy of all of them, :math:`x - \sigma^2 \nabla
+    E`."""
+    checks.positive(sigma=sigma)
+    h, w = x.shape[2:]
+    field = Tiled(energy, tile)
+    pad = padded(h, w, field)
+    wide = extend(x, pad)
+    count = field.count(*wide.shape[2:])
+    field.watch = lambda: watch(1 / count)
+    inside = (slice(pad[2], pad[2] + h), slice(pad[0], pad[0] + w))
+    return x - sigma**2 * field.jet(wide, sigma)[1][:, :, *inside]
+
+
+def by_tiles(
+    energy: Any,
+    x: Tensor,
+    shape: tuple[int, ...],
+    sigma: float,
+    level: float | None,
+    batch: int,
+    rule: str,
+    watch: Callable[[float], None],
+) -> Tensor:
+    r"""Returns pictures denoised in tiles that overlap by half, with shape (B, C, H, W)."""
+    (channels, h, w), (height, width) = shape, x.shape[2:]
     # so many tiles that every pixel lies in the middle of some
     up, across = max(h // 2, 1), max(w // 2, 1)
     rows, columns = math.ceil(height / up) + 1, math.ceil(width / across) + 1
@@ -222,7 +250,8 @@ def denoise_picture(
     j = index(width, columns, across, w).to(x.device)
     hat = lambda n: torch.sin(math.pi * (torch.arange(n) + 0.5) / n).square().to(x)
     window = hat(h)[:, None] * hat(w)
-    total, weight = x.new_zeros(own, len(i), len(j)), x.new_zeros(len(i), len(j))
+    total = x.new_zeros(len(x), channels, len(i), len(j))
+    weight = x.new_zeros(len(i), len(j))
     generator = torch.Generator(x.device).manual_seed(0)
     some = max(1, batch // (len(x) * columns))  # rows of tiles at a time: a picture may be large
     for first in range(0, rows, some):
@@ -231,17 +260,18 @@ def denoise_picture(
         part = x[:, :, i[band]][..., j]
         tiles = part.unfold(2, h, up).unfold(3, w, across)  # (N, C, count, columns, h, w)
         flat = tiles.permute(0, 2, 3, 1, 4, 5).reshape(-1, channels, h, w)
-        done = [
-            denoise(energy, tile, sigma, level, rule, generator=generator).detach() * window
-            for tile in flat.split(batch)
-        ]
+        done = []
+        for some_tiles in flat.split(batch):
+            out = denoise(energy, some_tiles, sigma, level, rule, generator=generator)
+            done.append(out.detach() * window)
+            watch(len(some_tiles) / (len(x) * rows * columns))
         out = torch.cat(done).reshape(len(x), count, columns, -1).permute(0, 3, 1, 2).flatten(2)
         fold = lambda out, size=part.shape[2:]: F.fold(out, size, (h, w), stride=(up, across))
-        total[:, band] += back(fold(out))
+        total[:, :, band] += fold(out)
         same = window.reshape(1, -1, 1).expand(1, -1, count * columns)
         weight[band] += fold(same)[0, 0]
     inside = (slice(up, up + height), slice(across, across + width))
-    return (total[:, *inside] / weight[inside]).clamp(-1, 1), assumed
+    return total[:, :, *inside] / weight[inside]
 
 
 def reflect(i: Tensor, n: int) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Images from an energy of every level, and their likelihood.
+r"""Images from an energy of every level.
 
 Samples come down the probability-flow ODE (`fokker.samplers.flow`) from noise of level
 :math:`\sigma_{max}`; they are clipped to [−1, 1] and rounded to bytes, as the data were. The
@@ -8,8 +8,7 @@ paper's settings are 18 Heun steps from 80 to 0.01, EDM's from 80 to 0.002. The 
 **Image i of a seed is one image**, whatever the batch, the number of images, and the call that
 makes it: it has random numbers of its own. Batches of another size may round differently in the
 last bit of a float, and so, rarely, in a byte. So ranks share images out (`fokker.compute.ranks`):
-each draws some, and has them all. The corrector is tuned on rank 0. A likelihood is shared out by
-batches, as the steps of its solver suit a batch: its figures are those of one rank.
+each draws some, and has them all. The corrector is tuned on rank 0.
 
 An energy that diverged, whose score is not finite or whose samples are far from any image, is
 refused.
@@ -20,9 +19,7 @@ __all__ = [
     "DivergedEnergy",
     "Generated",
     "Sampling",
-    "bits_of",
     "generate",
-    "residuals_of",
     "tuned",
 ]
 
@@ -35,19 +32,10 @@ from functools import partial
 from torch import Tensor
 from typing import Any, Literal, NamedTuple
 
-from .denoise import LEVELS, noisy
 from .. import checks
 from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks
-from ..data.picture import to_float, to_uint8
-from ..derivatives import Hutchinson, probe
-from ..energies import Denoiser, Energy
-from ..metrics import (
-    bits_per_dimension,
-    dequantize,
-    fokker_planck_residual,
-    log_likelihood,
-)
+from ..data.picture import to_uint8
 from ..samplers import FLOWS, MALA, Churn, Corrector, Field, Flow, karras
 
 FAR = 3.0  # the mean size of a pixel, in [−1, 1] by right, from which samples are no images
@@ -203,96 +191,3 @@ def tuned(
         return [] if found is None else list(found.step_sizes)
 
     return replace(flow, corrector=replace(flow.corrector, step_sizes=ranks.once(sizes)))
-
-
-def bits_of(
-    energy: Energy | Denoiser,
-    pixels: Tensor,
-    train: Tensor,
-    sampling: Sampling = Sampling(),
-    batch: int = 64,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    tolerance: float = 1e-4,
-    ranks: Ranks = ALONE,
-) -> tuple[float, float]:
-    r"""Returns the mean bits a dimension of images, by the flow, and its standard error, on every
-    rank.
-
-    The Laplacian is estimated with one probe an image (`fokker.metrics.likelihood`).
-
-    Arguments:
-        energy: The energy of every level.
-        pixels: Two images or more, bytes (N, C, H, W).
-        train: The training images, bytes, whose mean and variance the noisiest level has.
-        sampling: The first and the last level.
-        batch: The number of images at once.
-        seed: The seed of the dequantization and the probes.
-        device: The device of the energy.
-        tolerance: The error of a step of the solver.
-        ranks: The ranks that share out the batches.
-    """
-    if isinstance(energy, Denoiser):
-        raise ValueError("expected an energy, to have a likelihood, got a denoiser")
-    if len(pixels) < 2:
-        raise ValueError(f"expected two images or more, to have an error, got {len(pixels)}")
-    clean = to_float(train[:10_000])
-    mean, variance = (v.to(device) for v in (clean.mean(0), clean.var(0)))
-    generator = torch.Generator(device).manual_seed(seed)
-    low, high = sampling.sigma_min, sampling.sigma_max
-    parts = pixels.split(batch)
-    mine = ranks.among(len(parts))
-
-    def share() -> Tensor:
-        found = [torch.zeros(0, dtype=torch.float64)]
-        for k, part in enumerate(parts):
-            x = dequantize(to_float(part.to(device)), generator)
-            if k not in mine:
-                probe(x, "rademacher", generator)  # what the likelihood of another rank draws
-                continue
-            out = log_likelihood(energy, x, low, high, mean, variance, 1, generator, tolerance)
-            bits = bits_per_dimension(out.log_prob, math.prod(x.shape[1:]))
-            found.append(bits.double().cpu())
-        return torch.cat(found)
-
-    bits = ranks.collect(ranks.each(share))
-    return float(bits.mean()), float(bits.std() / math.sqrt(len(bits)))
-
-
-def residuals_of(
-    energy: Energy | Denoiser,
-    pixels: Tensor,
-    batch: int = 64,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> dict[float, float]:
-    r"""Returns the variance of :math:`\sigma^2 R` over noisy images, in nats squared, by the
-    level.
-
-    R is the Fokker–Planck residual (`fokker.metrics.residual`), the same at all images if the
-    energies of neighboring levels fit together. Its Laplacian is estimated twice with one probe
-    each: the covariance of both estimates is free of the noise of the probes, and may come out
-    below zero.
-
-    Arguments:
-        energy: The energy of every level.
-        pixels: Two images or more, bytes (N, C, H, W).
-        batch: The number of images at once, three or more.
-        seed: The seed of the noise and the probes.
-        device: The device of the energy.
-    """
-    if isinstance(energy, Denoiser):
-        raise ValueError("expected an energy, to have a residual, got a denoiser")
-    checks.at_least(2, images=len(pixels))
-    checks.at_least(3, batch=batch)
-    generator = torch.Generator(device).manual_seed(checks.seed(seed))
-    found = {}
-    for sigma in LEVELS:
-        x = noisy(to_float(pixels.to(device)), sigma, seed)
-        pairs = []
-        for part in x.tensor_split(math.ceil(len(x) / batch)):
-            own = (energy, part, sigma, Hutchinson(1), generator)
-            both = [fokker_planck_residual(*own).values.double() for _ in range(2)]
-            pairs.append(sigma**2 * torch.stack(both))
-        found[sigma] = float(torch.cov(torch.cat(pairs, 1))[0, 1])
-    return found

@@ -1,5 +1,6 @@
 r"""Metrics: an energy against an exact truth, on data and against itself; samples against data."""
 
+from .constant import Constant, TiedEnergy, top_constant
 from .density import (
     MixtureReport,
     PlanarReport,
@@ -20,18 +21,22 @@ from .fid import (
 )
 from .inception import Extractor, load_inception
 from .likelihood import Likelihood, bits_per_dimension, dequantize, log_likelihood
+from .ranking import auroc
 from .residual import Residual, fokker_planck_residual
 from .transport import wasserstein
 
 __all__ = [
     "FID",
     "KID",
+    "Constant",
     "Extractor",
     "Likelihood",
     "MixtureReport",
     "PlanarReport",
     "Residual",
     "Statistics",
+    "TiedEnergy",
+    "auroc",
     "bits_per_dimension",
     "dequantize",
     "evaluate_mixture",
@@ -46,5 +51,6 @@ __all__ = [
     "log_normalizer",
     "score_matching_loss",
     "statistics",
+    "top_constant",
     "wasserstein",
 ]

@@ -32,10 +32,18 @@ additional SiLU :math:`\phi` before the last pooling. With `fold` n the U-Net wo
 n×n pixels: each block becomes one pixel of :math:`n^2 C` channels before the first convolution,
 and the channels of the last one become pixels again. The first level then has 1 / n of the side of
 the image. With `classes` the network is also told the class of an image, or that it is not known
-(`fokker.samplers.classes`). The U-Net is that of DDPM++ except for what is costly to differentiate
-twice. A normalization divides each pixel by the root mean square of its channels: elementwise but
-for a sum over the axis that is contiguous in memory, so that a compiler fuses it with the
-activation behind it. A block is
+(`fokker.samplers.classes`). A `local` U-Net has no attention, and its inner product is a sum of
+local energies,
+
+.. math:: E(x, \sigma) = \sum_i e_i, \qquad e_i = \frac{|x_i|^2}{2 (\sigma^2 + \sigma_d^2)}
+    + \tfrac{C}{2} \log 2 \pi (\sigma^2 + \sigma_d^2) - \frac{\sigma_d}{\sigma} \, u_i \cdot U_i ,
+
+each of which sees the pixels at most `reach` away from pixel i (`fokker.images.whole`).
+
+The U-Net is that of DDPM++ except for what is costly to differentiate twice. A
+normalization divides each pixel by the root mean square of its channels: elementwise but for a sum
+over the axis that is contiguous in memory, so that a compiler fuses it with the activation behind
+it. A block is
 
 .. math:: h \to s(h) + W_2 * \phi(a \odot N(W_1 * \phi(N(h))) + b), \qquad \phi = \text{SiLU},
 
@@ -236,6 +244,7 @@ class UNetEnergy(Precise, Energy):
         head: The number of channels per attention head.
         heads: The number of heads of every attention, whatever its channels; by `head` if not
             given.
+        local: Whether there is no attention at all, in the middle neither.
         fold: The side n of the blocks of pixels that are folded into channels; 1 for none.
         classes: The number of classes that the energy :math:`E(x, \sigma, c)` is told; none if
             zero.
@@ -271,11 +280,14 @@ class UNetEnergy(Precise, Energy):
         heads: int | None = None,
         classes: int = 0,
         moves: int = 0,
+        local: bool = False,
     ) -> None:
         super().__init__()
         checks.at_least(0, classes=classes, moves=moves)
         checks.positive_integer(channels=channels, width=width, blocks=blocks, head=head)
         checks.positive_integer(fold=fold)
+        if local and attention:
+            raise ValueError(f"expected no attention of a local network, got it at {attention}")
         if heads is not None:
             checks.positive_integer(heads=heads)
         checks.positive_integer(**{f"multipliers[{i}]": m for i, m in enumerate(multipliers)})
@@ -288,7 +300,7 @@ class UNetEnergy(Precise, Energy):
                 f"expected attention at levels 0 to {levels - 1}, one a multiplier, got"
                 f" {attention}"
             )
-        for c in (*(widths[level] for level in attention), widths[-1]):
+        for c in () if local else (*(widths[level] for level in attention), widths[-1]):
             if heads is None and c % head:
                 raise ValueError(f"expected heads that divide {c} channels, got head {head}")
             if heads is not None and c % heads:
@@ -296,6 +308,7 @@ class UNetEnergy(Precise, Energy):
         self.channels, self.form, self.sigma_data = channels, form, sigma_data
         self.classes, self.moves = classes, moves
         self.dtype, self.fold, self.multiple = DTYPES[dtype], fold, fold * 2 ** (levels - 1)
+        self.local, self.depth = local, (levels, blocks)
         features, folded = 4 * width, channels * fold**2
 
         def stage(channels: int, out: int, attend: bool) -> Stage:
@@ -313,7 +326,7 @@ class UNetEnergy(Precise, Energy):
             for _ in range(blocks):
                 self.encoder.append(stage(c, out, level in attention))
                 skips.append(c := out)
-        self.middle = nn.ModuleList([stage(c, c, True), stage(c, c, False)])
+        self.middle = nn.ModuleList([stage(c, c, not local), stage(c, c, False)])
         if form in ENCODER:
             self.head = Linear(c, 1, 0.0)
             return
@@ -358,6 +371,36 @@ class UNetEnergy(Precise, Energy):
         _, slope = gradient(lambda u: self.scalar(u, sigma, label), x / align(root, x))
         skip, out = (self.sigma_data / root) ** 2, sigma * self.sigma_data / root
         return align(skip, x) * x + align(out, x) * slope
+
+    def density(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        r"""Returns the local energies :math:`e_i` of a local network with an inner product, with
+        shape (B, H, W); their sum is the energy."""
+        self.check_local()
+        x, sigma = self.check(x, sigma)
+        variance = align((sigma.square() + self.sigma_data**2), x)
+        u = x / variance.sqrt()
+        products = (u * self.field(u, sigma)).sum(1)
+        quadratic = (x.square() / (2 * variance) + torch.log(2 * math.pi * variance) / 2).sum(1)
+        return quadratic - self.sigma_data / align(sigma, products) * products
+
+    @property
+    def reach(self) -> int:
+        r"""How many pixels around its own a local energy sees, at most."""
+        self.check_local()
+        levels, blocks = self.depth
+        # 3×3 kernels on the way down and up again, each one pixel of its level to all sides
+        kernels = [4 * blocks + 2 + 2 * (level > 0) + 2 * (level == 0) for level in range(levels)]
+        kernels[-1] += 4  # the middle
+        pixels = sum(n * self.fold * 2**level for level, n in enumerate(kernels))
+        return pixels + self.multiple - 1  # blocks of pixels are seen whole
+
+    def check_local(self) -> None:
+        if not self.local or self.form != "inner":
+            kind = "local" if self.local else "not local"
+            raise ValueError(
+                f"expected a local network with an inner product, got one {kind} of form"
+                f" {self.form}"
+            )
 
     def scalar(self, u: Tensor, sigma: Tensor, label: Tensor | None = None) -> Tensor:
         r"""Returns :math:`g(u, \sigma)`, with shape (B)."""

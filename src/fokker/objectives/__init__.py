@@ -3,8 +3,21 @@ r"""Objectives, each named after its method."""
 from .base import WHOLE, Objective, Output, Share, interleave
 from .cd import CD, PCD, Particles
 from .dcd import DCD, EnergyDiscrepancy, MultiTimeDCD
-from .laws import Grid, LogNormal, LogUniform, Preserving, Uniform, lens
-from .levels import FORMS, Bridge, Central, Denoising, Form, LevelDCD, Limit, Noisy
+from .laws import Grid, LogNormal, LogUniform, Preserving, Uniform, Wide, lens
+from .levels import (
+    FORMS,
+    TIES,
+    Bridge,
+    Central,
+    Classification,
+    Denoising,
+    Form,
+    LevelDCD,
+    Limit,
+    Noisy,
+    Tie,
+    TimeScore,
+)
 from .recovery import RecoveryLikelihood
 from .score import DenoisingScoreMatching, ScoreMatching, SlicedScoreMatching
 
@@ -14,9 +27,11 @@ __all__ = [
     "FORMS",
     "OBJECTIVES",
     "PCD",
+    "TIES",
     "WHOLE",
     "Bridge",
     "Central",
+    "Classification",
     "Denoising",
     "DenoisingScoreMatching",
     "EnergyDiscrepancy",
@@ -36,7 +51,10 @@ __all__ = [
     "ScoreMatching",
     "Share",
     "SlicedScoreMatching",
+    "Tie",
+    "TimeScore",
     "Uniform",
+    "Wide",
     "interleave",
     "lens",
 ]

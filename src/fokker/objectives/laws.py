@@ -26,7 +26,17 @@ is another step in the two coordinates, equal to first order in :math:`h = \int_
 that of VE: on Gaussians it is exact at any step, and that of VP is off by :math:`O(h)`.
 """
 
-__all__ = ["Grid", "Law", "LogNormal", "LogUniform", "Preserving", "Uniform", "draw", "lens"]
+__all__ = [
+    "Grid",
+    "Law",
+    "LogNormal",
+    "LogUniform",
+    "Preserving",
+    "Uniform",
+    "Wide",
+    "draw",
+    "lens",
+]
 
 import math
 import torch
@@ -165,6 +175,39 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Wide:
+    r"""Creates a law with levels far below and above those of another: a share of all levels is
+    log-uniform.
+
+    A log-normal law has almost no levels where the constant of an energy is known (`high`) or
+    where 8 bits need them (`low`): of `LogNormal()` two levels in 1,000 are below 0.01 and six in
+    100,000 above 30. A likelihood needs both ends.
+
+    Arguments:
+        share: The share of log-uniform levels, between 0 and 1.
+        low: Their lower bound.
+        high: Their upper bound.
+        law: The law of the other levels.
+    """
+
+    share: float = 0.25
+    low: float = 0.002
+    high: float = 80.0
+    law: LogNormal = LogNormal()
+
+    def __post_init__(self) -> None:
+        checks.share(share=self.share)
+        LogUniform(self.low, self.high)
+        checks.instance(LogNormal, ("LogNormal",), law=self.law)
+
+    def sample(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        r"""Returns one level a point of `x`, with shape :math:`(B)`."""
+        u = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
+        wide = LogUniform(self.low, self.high).sample(x, generator)
+        return torch.where(u < self.share, wide, self.law.sample(x, generator))
+
+
+@dataclass(frozen=True)
 class Preserving:
     r"""Creates the law of the VE level :math:`\sigma(t) = \sqrt{e^{B(t)} - 1}` of a uniform VP
     time.
@@ -212,7 +255,7 @@ def lens(energy: Callable[[Tensor, Tensor], Tensor], diffusion: VP) -> Callable[
     return preserved
 
 
-Law = float | LogUniform | LogNormal | Uniform | Grid | Preserving
+Law = float | LogUniform | LogNormal | Uniform | Grid | Preserving | Wide
 
 
 def draw(law: Law, x: Tensor, generator: torch.Generator | None = None) -> Tensor:

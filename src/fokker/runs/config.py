@@ -129,6 +129,12 @@ class ImageData(Data):
     """Whether training images are mirrored at random."""
     channels: int | None = None
     """The channels that images are brought to, 1 (grey) or 3; as they are if not given."""
+    crop: int | None = None
+    """The side of the square that is cut at a random place from each training image, turned by a
+    random multiple of 90 degrees; the whole image if not given."""
+    dequantize: bool = False
+    """Whether training images get uniform noise as wide as one of their 256 levels, as those have
+    whose likelihood is computed."""
     augment: float = 0.0
     """The probability of each part of the augmentation of training images
     (`fokker.data.augment`), 0.12 in EDM; the network is told what was done to an image."""
@@ -241,6 +247,9 @@ class UNet:
     zero."""
     augmented: bool = False
     """Whether an energy is told how the images that it is trained on were moved (`augment`)."""
+    local: bool = False
+    """Whether there is no attention, in the middle neither: the energy is then a sum of local
+    ones, and a picture may be of any size. `attention` does not count."""
 
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
@@ -279,11 +288,13 @@ class UNet:
             raise ValueError(
                 f"expected images with sides that are multiples of {multiple}, got {got}"
             )
-        attended = (self.multipliers[level] * self.width for level in self.attention)
+        attention = () if self.local else self.attention
+        attended = (self.multipliers[level] * self.width for level in attention)
         options: dict[str, Any] = {
             "blocks": self.blocks,
             "multipliers": self.multipliers,
-            "attention": self.attention,
+            "attention": attention,
+            "local": self.local,
             "head": math.gcd(64, self.multipliers[-1] * self.width, *attended),
             "heads": self.heads,
             "fold": self.fold,

@@ -21,6 +21,11 @@ log-uniform, 800 steps of 256 with a cosine schedule; `dcd` is the divergence of
 matching, and `dcd-central` the limit without a second derivative. `reference` is the same U-Net as
 a plain denoiser, trained on as many images. On a GPU all run in bfloat16.
 
+**Photographs.** One local energy (`fokker.networks.unet`) of every noise level from 1 to 100 of
+255, log-uniform, of squares of 64 pixels cut at random, turned and mirrored: a U-Net of two levels
+on folded pixels without attention, 1.7 million parameters, 3.3 MiB in bfloat16; the limit of the
+divergence without a second derivative (`Central`), weight `edm`, Muon.
+
 **Generation.** Energies of every level, :math:`\log \sigma \sim \mathcal{N}(-1.2, 1.2^2)` as in
 the paper and EDM. `paper`: the encoder of the U-Net, pooled, with the additional SiLU before the
 last pooling; Hutchinson's estimator. What the paper leaves open: the pooling, a sum, since by a
@@ -43,12 +48,14 @@ __all__ = [
     "GENERATION_METHODS",
     "IMAGE_METHODS",
     "LEVELS",
+    "PHOTOGRAPH_METHODS",
     "PRESETS",
     "SIZES",
     "Preset",
     "generation_config",
     "image_config",
     "mixture_config",
+    "photograph_config",
     "preset",
     "table_config",
 ]
@@ -76,6 +83,7 @@ from ..objectives import (
     PCD,
     Bridge,
     Central,
+    Classification,
     Denoising,
     DenoisingScoreMatching,
     EnergyDiscrepancy,
@@ -91,7 +99,10 @@ from ..objectives import (
     RecoveryLikelihood,
     ScoreMatching,
     SlicedScoreMatching,
+    Tie,
+    TimeScore,
     Uniform,
+    Wide,
 )
 from ..objectives import levels as forms
 from ..objectives.levels import FORMS, WEIGHTS, form_of, with_step
@@ -244,6 +255,53 @@ def image_config(
     )
 
 
+MUON = 0.01  # its rate under our presets; the paper's weights are moved by Adam
+PHOTOGRAPH_LAW = LogUniform(1 / 127.5, 100 / 127.5)  # 1 to 100 of 255
+PHOTOGRAPH_METHODS: dict[str, Objective] = {
+    "dcd-central": LevelDCD(PHOTOGRAPH_LAW, Central(), True, "edm"),
+    "dcd-limit": LevelDCD(PHOTOGRAPH_LAW, Limit(), True, "edm"),
+    "reference": Denoising(PHOTOGRAPH_LAW, weight="edm"),
+}
+
+
+def photograph_config(
+    method: str, data: ImageData, device: str = "cpu", seed: int = 0, time: float = 0.0
+) -> Config:
+    r"""Returns the configuration of an energy of photographs, to denoise and to restore.
+
+    Arguments:
+        method: The method, a name in `PHOTOGRAPH_METHODS`.
+        data: The photographs, of one size.
+        device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
+        seed: The seed.
+        time: The weight of the time score of `LevelDCD`, which ties the levels: then the noise
+            of a photograph is the level with the least energy.
+    """
+    if method not in PHOTOGRAPH_METHODS:
+        raise unknown(method, list(PHOTOGRAPH_METHODS), "a method", "--objective")
+    objective, fast = PHOTOGRAPH_METHODS[method], device != "cpu"
+    if time:
+        if not isinstance(objective, LevelDCD):
+            raise ValueError(f"expected a time score only of an energy, got one of {method!r}")
+        objective = replace(objective, time=time)
+    network = UNet(
+        width=64,
+        blocks=2,
+        form="denoiser" if method == "reference" else "inner",
+        precision="bfloat16" if fast else "float32",
+        fold=2,
+        multipliers=(1, 1),
+        attention=(),
+        local=True,
+    )
+    optimization = Optimization(
+        steps=60_000, batch=64, rate=7e-4, beta2=0.99, warmup=1000, ema=0.999, muon=MUON
+    )
+    return Config(
+        data, objective, network, optimization, seed, device, compile=fast, evaluate=2000
+    )
+
+
 GENERATION_METHODS: dict[str, dict[str, Objective]] = {
     "paper": {
         "dcd": LevelDCD(LogNormal(), forms.Hutchinson(0.2), True, "variance"),
@@ -260,11 +318,12 @@ GENERATION_METHODS: dict[str, dict[str, Objective]] = {
     },
 }
 # the laws of the noise level of a training image
-LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform] = {
+LEVELS: dict[str, Grid | LogNormal | Preserving | Uniform | Wide] = {
     "log-normal": LogNormal(),
     "uniform": Uniform(),
     "grid": Grid(),
     "vp": Preserving(),
+    "wide": Wide(),
 }
 # networks that `fokker reproduce networks` compares; millions of parameters on color images
 CANDIDATES: dict[str, UNet] = {
@@ -291,9 +350,6 @@ SIZES: dict[str, UNet] = {
 }
 
 
-MUON = 0.01  # its rate under our preset; the paper's weights are moved by Adam
-
-
 def generation_config(
     name: str,
     method: str,
@@ -306,6 +362,7 @@ def generation_config(
     form: str | None = None,
     step: float | None = None,
     weight: str | None = None,
+    classify: float = 0.0,
 ) -> Config:
     r"""Returns the configuration of an energy of images at every level, to generate from.
 
@@ -316,11 +373,12 @@ def generation_config(
         size: The size of the network, a name in `SIZES`.
         device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
         seed: The seed.
-        time: The weight of the time score of `LevelDCD`.
+        time: The weight of a time score (`TimeScore`); none if zero.
         levels: The law of the noise levels, a name in `LEVELS`; that of the preset if not given.
         form: The form of `LevelDCD`, a name in `FORMS`; that of the method if not given.
         step: The step of the form; its own if not given.
         weight: The weight of a level: one, variance or edm; that of the preset if not given.
+        classify: The weight of a classification of levels (`Classification`); none if zero.
     """
     if name not in GENERATION_METHODS:
         raise unknown(name, list(GENERATION_METHODS), "a preset", "--preset")
@@ -336,11 +394,13 @@ def generation_config(
             raise unknown(value, list(known[key]), f"a value of {key}", f"--{key}")
     objective = methods[method]
     assert isinstance(objective, LevelDCD | Denoising)
-    options: dict[str, Any] = {"time": time or None, "weight": weight}
+    weights: dict[type[Tie], float] = {TimeScore: time, Classification: classify}
+    ties = tuple(tie(w) for tie, w in weights.items() if w)
+    options: dict[str, Any] = {"ties": ties or None, "weight": weight}
     options["level"] = None if levels is None else LEVELS[levels]
     if isinstance(objective, Denoising):
-        if time or form or step is not None:
-            what = "a time score" if time else "a form"
+        if ties or form or step is not None:
+            what = "a time score" if time else "a classification" if classify else "a form"
             raise ValueError(f"expected {what} only of an energy, got one of {method!r}")
     elif form is not None:
         options["form"] = form_of(form, step)

@@ -14,7 +14,7 @@ A file that differs from its checksum is refused. `fokker.load(NAME)` reads such
 run, and `fokker export RUN NAME` makes one of a run.
 """
 
-__all__ = ["NOTICES", "ROOT", "export", "licences", "names", "read"]
+__all__ = ["NOTICES", "PHOTOGRAPHS", "ROOT", "export", "licences", "names", "read"]
 
 import contextlib
 import hashlib
@@ -37,6 +37,7 @@ from ..data import cache
 from ..files import beside, first_line, read_regular, write_bytes
 from ..tasks import Run, task_of
 
+PHOTOGRAPHS = "cifar10"  # the energy by which photographs are denoised and restored by default
 ROOT = Path(__file__).parents[1] / "weights"
 SUMS, LARGEST = 2**16, 2**28  # bytes of SHA256SUMS, and of another file
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")

@@ -24,12 +24,14 @@ from ..evolution import EVOLUTIONS
 from ..objectives import (
     FORMS,
     OBJECTIVES,
+    TIES,
     Grid,
     LevelDCD,
     LogNormal,
     LogUniform,
     Preserving,
     Uniform,
+    Wide,
 )
 
 LONGEST = 2**14  # characters of a file; reading a long key takes the square of its length
@@ -42,6 +44,7 @@ REGISTRIES: list[Mapping[str, type]] = [
     EVOLUTIONS,
     LAPLACIANS,
     FORMS,
+    TIES,
     DATA,
     NETWORKS,
     {
@@ -50,6 +53,7 @@ REGISTRIES: list[Mapping[str, type]] = [
         "uniform": Uniform,
         "grid": Grid,
         "preserving": Preserving,
+        "wide": Wide,
     },
 ]
 
@@ -137,6 +141,15 @@ def with_form(value: dict[str, Any], where: str) -> dict[str, Any]:
     return {**value, "form": forms[name]}
 
 
+def with_ties(value: dict[str, Any], where: str) -> dict[str, Any]:
+    r"""Returns the image of a `LevelDCD` with the weight of a time score, as it was saved before
+    ties were tables."""
+    value = dict(value)
+    weight = decode(float, value.pop("time"), f"{where}.time")
+    ties = [{"kind": "time-score", "weight": weight}] if weight else []
+    return {"ties": ties, **value}
+
+
 def decode(annotation: Any, value: object, where: str = "config") -> Any:
     r"""Returns the configuration of a type whose image is `value`."""
     types_ = alternatives(annotation)
@@ -161,6 +174,8 @@ def decode(annotation: Any, value: object, where: str = "config") -> Any:
             raise ValueError(f"expected a plain value at {where}, got a table")
         if target is LevelDCD and isinstance(value.get("form"), str):
             value = with_form(value, where)
+        if target is LevelDCD and "time" in value:
+            value = with_ties(value, where)
         hints = typing.get_type_hints(target)
         fields = [field.name for field in dataclasses.fields(target)]
         for key in value:

@@ -11,6 +11,7 @@ __all__ = [
     "Bracket",
     "Churn",
     "Corrector",
+    "Descent",
     "Drawn",
     "Euler",
     "Field",
@@ -20,6 +21,7 @@ __all__ = [
     "Info",
     "Inverted",
     "Ladder",
+    "LevelParticles",
     "Multistep",
     "Multistep3",
     "Normalized",
@@ -68,6 +70,7 @@ from .guidance import Guided
 from .hamiltonian import HMC
 from .inversion import Inverted, invert, invert_anywhere
 from .langevin import MALA, ULA
+from .levels import Descent, LevelParticles
 from .normalizer import Bracket, Normalizer, bracket, normalize
 from .particles import Ladder, Particles, Population, Unreliable
 from .tempering import Tempered

@@ -55,7 +55,7 @@ def as_mixture(energy: EnergyLike, like: Tensor) -> Normalized | None:
         return quadratic(energy, like)
     if isinstance(energy, Scaled):
         return power(as_mixture(energy.energy, like), energy.factor)
-    if isinstance(energy, Sum):
+    if type(energy) is Sum:
         return product(as_mixture(energy.a, like), as_mixture(energy.b, like))
     if isinstance(energy, Mixture):
         parts = [as_mixture(part, like) for part in energy.energies if isinstance(part, Energy)]

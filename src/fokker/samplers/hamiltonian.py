@@ -11,7 +11,8 @@ the particle moves by :math:`\dot{u} = v, \dot{v} = -\nabla_u E`. This keeps
 
 After l leaps the move is taken with probability :math:`\min(1, e^{H - H'})`, which makes it exact
 for every :math:`\epsilon`. l is drawn between 1 and `leaps`, the same for all chains: a fixed
-length would resonate with a well of that period. L is the **mass**, as
+length would resonate with a well of that period. A step that is too long drives a path outwards
+until the energy overflows; such a path is rejected. L is the **mass**, as
 :math:`M = (L L^\top)^{-1}`: with :math:`L L^\top` the covariance of p all directions are equally
 wide.
 
@@ -45,6 +46,7 @@ from ..derivatives import EnergyLike, gradient
 from ..shapes import align, dot
 
 FIRST = 0.3  # step size where all directions are about one wide
+DIVERGED = 1000.0  # a rise of the energy along a path, in nats, from which the path is lost
 
 Mass = Literal["unit", "diagonal", "dense"]
 
@@ -130,15 +132,18 @@ class HMC(Sampler):
         device = None if generator is None else generator.device
         leaps = int(torch.randint(1, self.leaps + 1, (), generator=generator, device=device))
         y, ey, gy = x, e, g
+        diverged = torch.zeros_like(e, dtype=torch.bool)
         for _ in range(leaps):
             v = v - size / 2 * stretch(factor, gy, transpose=True)
             y = y + size * stretch(factor, v)
+            diverged |= ey - e > DIVERGED
             ey, gy = gradient(energy, y)
             v = v - size / 2 * stretch(factor, gy, transpose=True)
         r = before - ey - dot(v, v) / 2
         # a path that leaves the finite numbers is rejected: p is zero there, or the step too long
         r = torch.where(torch.isfinite(ey) & torch.isfinite(r), r, -math.inf)
-        lost = torch.isnan(ey) & torch.isfinite(y).flatten(1).all(1)
+        # NaN on a path that had not diverged before is a fault of the energy
+        lost = torch.isnan(ey) & torch.isfinite(y).flatten(1).all(1) & ~diverged
         if lost.any() or (ey == -math.inf).any():
             raise FloatingPointError(
                 "expected an energy that is not NaN, nor -infinity, got one at"

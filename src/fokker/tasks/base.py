@@ -22,7 +22,7 @@ from pathlib import Path
 from torch import Tensor
 from typing import Any, ClassVar, NamedTuple, Self
 
-from .options import Denoising, Drawing, Evaluation, Scoring
+from .options import Denoising, Drawing, Evaluation, Restoration, Scoring
 from .. import checks
 from ..compute.ranks import ALONE, Ranks, first_rank
 from ..energies import Denoiser, Energy
@@ -223,6 +223,10 @@ class Task(abc.ABC):
     def denoise(self, run: "Run", picture: Path, out: Path, denoising: Denoising) -> str:
         r"""Denoises a picture, writes it to a file and returns a line about it."""
         raise self.refuse("a run on images to denoise with", run)
+
+    def restore(self, run: "Run", picture: Path, out: Path, restoration: Restoration) -> str:
+        r"""Restores a picture, writes it to a file and returns lines about it."""
+        raise self.refuse("a run on images to restore with", run)
 
     def score(self, run: "Run", points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
         r"""Scores the points of a file, writes the scores to another and returns a line about

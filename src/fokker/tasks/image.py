@@ -10,9 +10,11 @@ give them.
 An energy of every level may leave a **preview** in `previews/step-K.png` at each evaluation:
 samples of one seed, so that their change shows what training does. It is drawn after the run is
 saved.
+
+With `crop`, training images are random squares of photographs; test images stay whole.
 """
 
-__all__ = ["ImageTask", "check_trained", "guided", "level_of", "levels_of"]
+__all__ = ["ImageTask", "check_trained", "guided", "is_tied", "level_of", "levels_of"]
 
 import hashlib
 import math
@@ -20,32 +22,36 @@ import time
 import torch
 import warnings
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run, Task, TooLate
-from .options import Denoising, Drawing, Evaluation
+from .likelihoods import beyond, told_bits, told_memory
+from .options import Denoising, Drawing, Evaluation, Restoration, Scoring
+from .pictures import pictures_of, score_pictures
+from .restoring import restore_file
 from .. import checks, objectives
 from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
 from ..data.augment import augment
+from ..data.deep import read_picture, save_picture
 from ..data.images import Images, read_images, read_labels
-from ..data.picture import describe, place_of_png, read_png, save_png, to_float
+from ..data.picture import describe, place_of_png, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import first_line, inner_folder, save_npy
-from ..images.denoise import LEVELS, RULES, denoise, denoise_picture, errors, noisy, rmse
-from ..images.generate import (
-    DivergedEnergy,
-    Sampling,
-    bits_of,
-    generate,
-    residuals_of,
-)
+from ..images.color import SCALES
+from ..images.denoise import LEVELS, RULES, denoise, errors, noisy, rmse
+from ..images.generate import DivergedEnergy, Sampling, generate
+from ..images.likelihood import bits_by_image, constant_of, residuals_of
+from ..images.memory import memory_of, nearest
+from ..images.oddness import Usual, features_of
+from ..images.photograph import clean_photograph, noise_of, of_255, to_255
 from ..images.quality import Reference, described, judge_images, reference_of
-from ..metrics import Extractor, Statistics, load_inception
+from ..metrics import Extractor, Statistics, dequantize, load_inception
 from ..networks import UNetDenoiser, UNetEnergy
 from ..objectives import LevelDCD, Noisy, Objective
 from ..objectives.laws import draw
@@ -118,6 +124,25 @@ def guided(
     return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
 
 
+def is_tied(run: Run) -> bool:
+    r"""Returns whether the energies of all levels of a run were trained to have one constant."""
+    objective = run.config.objective
+    return isinstance(objective, LevelDCD) and bool(objective.ties)
+
+
+@contextmanager
+def progress(name: str) -> Generator[Callable[[float], None], None, None]:
+    r"""Shows a progress bar on a terminal, and yields what takes the share of the work done."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task(escape(name), total=1.0)
+        yield lambda share: bar.advance(shown, share)
+
+
 class ImageTask(Task):
     r"""Creates the task of a set of images."""
 
@@ -133,6 +158,12 @@ class ImageTask(Task):
         self.classes: int = getattr(config.network, "classes", 0)
         self.told: dict[str, Tensor] = {}  # the classes of each split
         self.drawn: tuple[Any, Field] | None = None  # an energy, and the field to draw by
+        self.levels = LEVELS
+        if self.data.crop is not None:  # photographs: only levels that are trained on
+            highest = levels_of(config.objective)[1]
+            self.levels = tuple(level for level in LEVELS if level <= highest) or LEVELS[:1]
+        if self.data.crop is not None and (self.classes or self.data.augment):
+            raise ValueError("expected crop alone, got it with classes or an augmentation")
 
     # --- without data ---
 
@@ -211,45 +242,108 @@ class ImageTask(Task):
             )
 
     def denoise(self, run: Run, picture: Path, out: Path, denoising: Denoising) -> str:
-        places, level, sigma = self.places(picture, out, denoising), self.level, denoising.sigma
+        places, level = self.places(picture, out, denoising), self.level
         if denoising.rule is not None:
             checks.one_of(RULES, rule=denoising.rule)
             if level is None:
                 expected = f"no rule for {run.path}, an energy of every level"
                 raise ValueError(f"expected {expected}, got {denoising.rule!r}")
-        x, said = read_png(picture), []
+        (x, bits), said = read_picture(picture), []
         if denoising.add_noise is not None:
-            x = noisy(x, denoising.add_noise)
-            save_png(places[1], x)
-            said.append(f"noisy: {places[1]}")
-        energy, device = run.energy_on(denoising.device), torch.device(denoising.device)
-        rule = denoising.rule or "one-step"
+            x = noisy(x, of_255(add_noise=denoising.add_noise))
+            save_picture(places["noisy"], x, bits)
+            said.append(f"noisy: {places['noisy']}")
+        energy = run.energy_on(denoising.device)
+        rule, x = denoising.rule or "one-step", x.to(denoising.device)
+        low, high = levels_of(run.config.objective)
         try:
-            clean, sigma = denoise_picture(
-                energy, x.to(device), run.shape, sigma, level, rule=rule
-            )
+            if denoising.sigma is None:
+                tied = level is None and is_tied(run)
+                sigma, source = noise_of(energy, x, run.shape, tied, low, high)
+                source = f"estimated {source}"
+            else:
+                sigma, source = of_255(sigma=denoising.sigma), "given"
+            self.warn(run, x, sigma, low, high)
+            with progress(picture.name) as watch:
+                clean, spread = clean_photograph(
+                    energy, x, run.shape, sigma, level, rule, denoising.uncertainty,
+                    denoising.tile // 8 * 8, watch,
+                )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{picture}: {error}") from error
-        low, high = levels_of(run.config.objective)
-        seen = sigma * math.sqrt(run.shape[0]) if len(x) < run.shape[0] else sigma
-        if level is None and not 0.99 * low <= seen <= 1.01 * high:
-            grey = "" if len(x) == run.shape[0] else ", as a grey picture has in a colour energy"
-            warnings.warn(
-                f"expected noise of a level that was trained on, {low:.2g} to {high:.2g}, got"
-                f" {seen:.3g}{grey}; the result is a guess",
-                stacklevel=2,
-            )
-        save_png(out, clean.cpu())
-        source = "given" if denoising.sigma is not None else "estimated"
-        by = "" if level is None else f", by the rule {rule} from level {level:.3g}"
-        return "\n".join([*said, f"noise {sigma:.3g} ({source}){by}: {out}"])
+        save_picture(out, clean, bits)
+        by = "" if level is None else f", by the rule {rule} from level {to_255(level):.3g}"
+        said.append(f"noise {to_255(sigma):.3g} of 255 ({source}){by}: {out}")
+        if spread is not None:
+            shown = (4 * to_255(1.0) * spread).clamp_max(255) / 127.5 - 1
+            save_png(places["deviation"], shown)
+            mean = to_255(float(spread.mean()))
+            said.append(f"deviation {mean:.3g} of 255 in the mean: {places['deviation']}")
+        return "\n".join(said)
 
-    def places(self, picture: Path, out: Path, denoising: Denoising) -> list[Path]:
+    def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
+        r"""Scores a picture or the pictures of a folder by how odd they are to the energy."""
+        scoring, path = scoring.checked, Path(points)
+        checks.place(out, (".csv",))
+        if scoring.explain:
+            raise self.refuse("a run on a table for --explain", run)
+        check_trained(run)
+        paths, pixels, resized = pictures_of(path, run.shape)
+        energy, device = run.energy_on(scoring.device, exact=True), scoring.device
+        known = scoring.fetch or run.config.data.absent() is None
+        if scoring.alarm_rate is not None and not known:
+            raise ValueError(
+                f"expected the training images of {run.path} on this machine for --alarm-rate,"
+                " got none; --fetch fetches them"
+            )
+        usual = None
+        if known:
+            train = run.loaded(scoring.fetch).pixels("train")
+            rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+            some = train[rows[: scoring.usual].to(train.device)]
+            usual = Usual.fit(features_of(energy, some, device=device))
+        notes = score_pictures(energy, paths, pixels, usual, out, scoring.alarm_rate, device)
+        if resized:
+            notes.append(f"{resized} pictures cropped and resized to {run.shape[1]} pixels")
+        return "\n".join([f"{len(paths)} pictures: {out}, by {run.weights}", *notes])
+
+    def restore(self, run: Run, picture: Path, out: Path, restoration: Restoration) -> str:
+        if self.level is not None:
+            raise ValueError(
+                f"expected an energy of every level to restore with, got {run.path}, of the level"
+                f" {self.level:.3g} alone"
+            )
+        levels = levels_of(run.config.objective)
+        return restore_file(run, picture, out, restoration, levels, progress)
+
+    def warn(self, run: Run, x: Tensor, sigma: float, low: float, high: float) -> None:
+        r"""Warns of noise that the energy has not seen."""
+        channels, seen, also = run.shape[0], [sigma], ""
+        if len(x) < channels:
+            seen, also = (
+                [sigma * math.sqrt(channels)],
+                ", as a grey picture has in a colour energy",
+            )
+        elif len(x) > channels:
+            seen = [sigma * scale for scale in SCALES]
+            also = ", as a colour picture has in a grey energy"
+        wrong = [s for s in seen if not 0.99 * low <= s <= 1.01 * high]
+        if self.level is None and wrong:
+            warnings.warn(
+                f"expected noise of a level that was trained on, {to_255(low):.3g} to"
+                f" {to_255(high):.3g} of 255, got {to_255(wrong[0]):.3g}{also}; the result is a"
+                " guess",
+                stacklevel=3,
+            )
+
+    def places(self, picture: Path, out: Path, denoising: Denoising) -> dict[str, Path]:
         r"""Returns the files that are written, none of them the picture that is read."""
-        places = [place_of_png(out)]
+        places = {"clean": place_of_png(out)}
         if denoising.add_noise is not None:
-            places.append(place_of_png(out.with_stem(f"{out.stem}-noisy")))
-        for place in places:
+            places["noisy"] = place_of_png(out.with_stem(f"{out.stem}-noisy"))
+        if denoising.uncertainty:
+            places["deviation"] = place_of_png(out.with_stem(f"{out.stem}-deviation"))
+        for place in places.values():
             checks.another(place, picture, "the picture")
         return places
 
@@ -270,7 +364,10 @@ class ImageTask(Task):
         # both splits at once: a fault of the test images is found before there is anything to lose
         self.images: dict[str, Images] = {split: self.read(split) for split in SPLITS}
         self.shape = self.images["train"].shape
-        if (other := self.images["test"].shape) != self.shape:
+        if self.data.crop is not None:  # test images stay whole, and may be of another size
+            checks.between(1, min(self.shape[1:]), crop=self.data.crop)
+            self.shape = (self.shape[0], self.data.crop, self.data.crop)
+        elif (other := self.images["test"].shape) != self.shape:
             raise ValueError(
                 f"expected test images like those to train on, {describe(self.shape)}, got"
                 f" {describe(other)} in {self.data.source}"
@@ -295,7 +392,8 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        return self.images["train"].batch(n, generator, self.data.flip)
+        x = self.images["train"].batch(n, generator, self.data.flip, self.data.crop)
+        return dequantize(x, generator) if self.data.dequantize else x
 
     def labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
         if not self.classes and not self.data.augment:
@@ -304,6 +402,7 @@ class ImageTask(Task):
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
         x, rows = self.images["train"].pick(n, generator, self.data.flip)
+        x = dequantize(x, generator) if self.data.dequantize else x
         told = []
         if self.classes:
             label = self.labels("train").to(device)[rows]
@@ -342,14 +441,14 @@ class ImageTask(Task):
         mine_only = slice(mine.start, mine.stop)
 
         def share() -> Tensor:
-            found = torch.zeros(len(mine), len(LEVELS), dtype=torch.float64)
-            for k, sigma in enumerate(LEVELS if mine else ()):
+            found = torch.zeros(len(mine), len(self.levels), dtype=torch.float64)
+            for k, sigma in enumerate(self.levels if mine else ()):
                 out = denoise(energy, noisy(clean, sigma)[mine_only], sigma, self.level)
                 found[:, k] = rmse(out, clean[mine_only])
             return found
 
         means = ranks.collect(ranks.each(share)).mean(0).tolist()
-        line = {f"rmse_{sigma}": mean for sigma, mean in zip(LEVELS, means, strict=True)}
+        line = {f"rmse_{sigma}": mean for sigma, mean in zip(self.levels, means, strict=True)}
         return {k: v if math.isfinite(v) else None for k, v in line.items()}
 
     def preview(
@@ -472,23 +571,43 @@ class ImageTask(Task):
     def evaluate_bpd(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
-        r"""Returns the likelihood of test images."""
+        r"""Returns the likelihood of test images, by the flow and in one pass."""
         test, sampling = self.pixels("test")[: evaluation.bpd], evaluation.sampling
-        bits, error = bits_of(
-            run.energy_on(ranks.device, exact=True),
-            test,
-            self.pixels("train"),
-            sampling,
-            evaluation.batch,
-            evaluation.seed,
-            ranks.device,
-            ranks=ranks,
+        train, energy = self.pixels("train"), run.energy_on(ranks.device, exact=True)
+        options = (sampling, evaluation.batch, evaluation.seed, ranks.device)
+        constant = constant_of(energy, train, *options) if is_tied(run) else None
+        bits = bits_by_image(
+            energy, test, train, *options, ranks=ranks, constant=constant, probes=evaluation.probes
         )
-        words = (
-            f"{bits:.3f} ± {error:.3f} bits per dimension ({len(test):,} test images with uniform"
-            f" noise, by the flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
+        line, words = told_bits(bits, constant, math.prod(run.shape))
+        words[0] += (
+            f" ({len(test):,} test images with uniform noise as wide as one of 256 levels, by the"
+            f" flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
         )
-        return {"bpd": bits, "bpd_error": error, "bpd_n": len(test)}, [words]
+        words += beyond(run.config.objective, sampling.sigma_min, sampling.sigma_max)
+        if evaluation.residual is None:  # beside it in any case
+            few = replace(evaluation, residual=min(len(test), 64))
+            more, said = self.evaluate_residual(run, few, guide, ranks)
+            line, words = line | more, words + said
+        return line | {"bpd_n": len(test)}, words
+
+    def evaluate_memory(
+        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
+    ) -> tuple[Line, list[str]]:
+        r"""Returns whether training images are likelier than test images, on the first rank."""
+        assert evaluation.memory is not None
+        energy = run.energy_on(ranks.device, exact=True)
+        if not ranks.first:
+            return {}, []
+        count = evaluation.memory
+        train, test = (self.pixels(split) for split in ("train", "test"))
+        options = (evaluation.batch, evaluation.seed, ranks.device)
+        rows = memory_of(energy, train[:count], test[:count], *options)
+        near = {
+            "test": nearest(to_float(test[:count]).to(ranks.device), train)[0],
+            "train": nearest(to_float(train[:count]).to(ranks.device), train, others=True)[0],
+        }
+        return told_memory(rows, {k: float(v.median()) for k, v in near.items()}, count)
 
     def of_each(
         self, energy: Any, batch: int, device: torch.device, weight: float = 1.0
@@ -570,7 +689,7 @@ class ImageTask(Task):
 
         clean = self.test(SHOWN, torch.device("cpu"))
         lines, numbers = {"clean": clean}, []
-        for sigma in LEVELS:
+        for sigma in self.levels:
             x = noisy(clean, sigma)
             out = denoise(run.energy, x, sigma, self.level)
             lines |= {f"σ = {sigma}": x, "denoised" + " " * len(lines): out}
@@ -579,7 +698,7 @@ class ImageTask(Task):
         pictures = embed(
             figures.strip(lines), run.path / "denoised.png", "clean, noisy and denoised"
         )
-        curves = figures.curves_figure(run.metrics, LEVELS)
+        curves = figures.curves_figure(run.metrics, self.levels)
         previews = sorted((run.path / "previews").glob("step-*.png"))
         shown = previews[:: -max(1, math.ceil(len(previews) / PREVIEWS))][
             ::-1

@@ -29,6 +29,9 @@ Gaussian bridge with mean :math:`z - \delta u` and variance :math:`\beta = \delt
 
 the Laplacian cancels that of the bracket :math:`\tfrac{1}{2} [\|\nabla E(z)\|^2 - \Delta E(z)]`
 in the same row, and what is left is :math:`\tfrac{1}{2} \|\nabla E(z) - u\|^2` up to a constant.
+**Ties** (`TimeScore`, `Classification`) are terms that any form can have beside it: they give the
+energies of all levels one constant.
+
 A form differs from the limit in variance, memory and the order of its derivatives, and by the
 error of a finite step.
 """
@@ -43,13 +46,16 @@ from .hutchinson import Hutchinson
 from .limit import Limit
 from .noisy import Denoising, Noisy
 from .path import Path
+from .ties import TIES, Classification, Tie, TimeScore
 from ...checks import unknown
 
 __all__ = [
     "FORMS",
+    "TIES",
     "WEIGHTS",
     "Bridge",
     "Central",
+    "Classification",
     "Denoising",
     "Form",
     "Hutchinson",
@@ -59,6 +65,8 @@ __all__ = [
     "Pair",
     "Path",
     "Terms",
+    "Tie",
+    "TimeScore",
     "form_of",
     "weigh",
     "with_step",

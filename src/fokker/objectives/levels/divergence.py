@@ -1,29 +1,6 @@
-r"""The divergence between noise levels: a law of levels, a weight and a form.
+r"""The divergence between noise levels: a law of levels, a weight, a form and ties.
 
-**The time score** ties the levels together. Every form leaves each level its own constant:
-it is blind to a term :math:`c(\sigma)` in the energy. With z the point of the learned level
-:math:`\sigma_z`, :math:`\tau = \sigma_z^2` and :math:`q(z | x)` the density of z given the clean
-point, in D dimensions,
-
-.. math::
-    -\partial_\tau \log q(z | x)
-    = \partial_\tau \Big[ \tfrac{D}{2} \log(2 \pi \tau) + \frac{\|z - x\|^2}{2 \tau} \Big]
-    = \frac{D - \|\bar\varepsilon\|^2}{2 \tau} ,
-
-and as :math:`p_\tau(z) = \mathbb{E}_x \, q(z | x)`, the mean of this given z is
-:math:`-\partial_\tau \log p_\tau(z)`. So the regression
-
-.. math:: L_\tau = \frac{\lambda}{2 D} \, \mathbb{E} \, \big( \tau \, \partial_\tau E(z, \sigma_z)
-    - \tfrac{1}{2} (D - \|\bar\varepsilon\|^2) \big)^2, \qquad \tau \, \partial_\tau = \tfrac{1}{2}
-    \sigma_z \partial_{\sigma_z} ,
-
-is least where :math:`\partial_\tau E = -\partial_\tau \log p_\tau`: with the scores right, the
-energy is :math:`-\log p_\tau` up to *one* constant for all levels. It differentiates the energy
-twice, whatever the form.
-
-References:
-    | Learning Normalized Image Densities via Dual Score Matching (Guth et al., 2025)
-    | https://arxiv.org/abs/2506.05310
+Every form leaves each level its own constant; ties (`fokker.objectives.levels.ties`) join them.
 """
 
 __all__ = ["WEIGHTS", "LevelDCD", "weigh"]
@@ -37,10 +14,10 @@ from typing import Any, Literal
 
 from .bridge import Bridge
 from .form import Form, Pair
+from .ties import Tie
 from ..base import Objective, Output
 from ..laws import Grid, Law, draw
 from ... import checks
-from ...shapes import align, dimension, dot
 
 WEIGHTS = ("one", "variance", "edm")
 NAMES = ("Limit", "Central", "Bridge", "Path", "Hutchinson")
@@ -70,7 +47,7 @@ class LevelDCD(Objective):
             \varepsilon\|^2`; or `edm`, :math:`\sigma^2 (1 + \sigma^2 / \sigma_d^2)`, which keeps
             the error of a preconditioned network of order one at high levels too.
         sigma_data: The standard deviation :math:`\sigma_d` of the data, for the weight `edm`.
-        time: The weight :math:`\lambda` of the time score; none if zero.
+        ties: The terms that give all levels one constant, `TimeScore` or `Classification`.
     """
 
     level: Law = 0.3
@@ -78,7 +55,7 @@ class LevelDCD(Objective):
     conditional: bool = False
     weight: Literal["one", "variance", "edm"] = "variance"
     sigma_data: float = 0.5
-    time: float = 0.0
+    ties: tuple[Tie, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.level, float | int):
@@ -91,12 +68,15 @@ class LevelDCD(Objective):
             raise ValueError(
                 f"expected a grid from a level above zero for weighted draws, got {self.level}"
             )
-        checks.not_negative(time=self.time)
-        if self.time and not (self.conditional and self.form.tied):
-            raise ValueError(
-                "expected a time score only of a conditional energy, by a form with points of its"
-                f" level, got conditional={self.conditional}, form={self.form!r}"
-            )
+        if not isinstance(self.ties, tuple):
+            raise ValueError(f"expected ties to be a tuple, got {self.ties!r}")
+        for tie in self.ties:
+            checks.instance(Tie, ("TimeScore", "Classification"), tie=tie)
+            if not self.conditional or (tie.on_point and not self.form.tied):
+                raise ValueError(
+                    f"expected {tie} only of a conditional energy, by a form with points of its"
+                    f" level, got conditional={self.conditional}, form={self.form!r}"
+                )
 
     @property
     def learned(self) -> float | None:
@@ -128,13 +108,8 @@ class LevelDCD(Objective):
         ask = energy if self.conditional else lambda p, level: energy(p)
         loss, e, point = self.form.terms(ask, pair, generator)
         loss, info = weigh(self.weight, pair.level, self.sigma_data) * loss, {"energy": e.mean()}
-        if self.time:
-            assert point is not None  # as the form is tied
-            # points are independent: the gradient of the sum is that of each
-            slope = torch.func.grad(lambda s: energy(point, s).sum())(pair.level)
-            noise = (point - x) / align(pair.level, x)
-            d = dimension(x)
-            error = (pair.level * slope - (d - dot(noise, noise))).square() / (8 * d)
-            loss = loss + self.time * error
-            info["time"] = error.detach().mean()
+        for tie in self.ties:
+            error = tie.terms(ask, pair, point, generator)
+            loss = loss + tie.weight * error
+            info[tie.name] = error.detach().mean()
         return Output(loss.mean(), None, info)

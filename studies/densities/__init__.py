@@ -1,0 +1,1 @@
+r"""Studies of densities: composition, likelihoods in one pass, images out of distribution."""
