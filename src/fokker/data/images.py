@@ -109,10 +109,10 @@ class Images:
             crop: The side of the square that is cut from each at a random place and turned by a
                 random multiple of 90 degrees.
         """
-        return self.pick(n, generator, flip)[0]
+        return self.pick(n, generator, flip, crop)[0]
 
     def pick(
-        self, n: int, generator: torch.Generator, flip: bool = False
+        self, n: int, generator: torch.Generator, flip: bool = False, crop: int | None = None
     ) -> tuple[Tensor, Tensor]:
         r"""Returns what `batch` returns, and the index of each image in the set."""
         checks.positive_integer(n=n)
@@ -125,6 +125,21 @@ class Images:
             mirrored = torch.randint(2, (n, 1, 1, 1), generator=generator, device=device)
             u = torch.where(mirrored == 1, u.flip(-1), u)
         return to_float(u), rows
+
+    def cut(self, rows: Tensor, side: int, generator: torch.Generator) -> Tensor:
+        r"""Returns squares at random places of images, each turned by a random multiple of 90
+        degrees."""
+        device, (_, h, w) = self.pixels.device, self.shape
+        checks.between(1, min(h, w), crop=side)
+        draw = lambda most: torch.randint(most, (len(rows), 1), generator=generator, device=device)
+        top, left = draw(h - side + 1), draw(w - side + 1)
+        i, j = (torch.arange(side, device=device) + start for start in (top, left))
+        u = self.pixels[rows[:, None, None], :, i[:, :, None], j[:, None]].permute(0, 3, 1, 2)
+        turn = draw(4)[:, :, None, None]
+        turned = [torch.rot90(u, k, (2, 3)) for k in range(4)]
+        for k in range(1, 4):
+            u = torch.where(turn == k, turned[k], u)
+        return u
 
 
 def read_labels(
@@ -169,21 +184,6 @@ def folder_of(source: str | Path, split: str, data_dir: str | Path | None) -> Pa
             f"expected a folder of images, hub:OWNER/NAME or one of {', '.join(SETS)}, got {got}"
         )
     return folder
-
-    def cut(self, rows: Tensor, side: int, generator: torch.Generator) -> Tensor:
-        r"""Returns squares at random places of images, each turned by a random multiple of 90
-        degrees."""
-        device, (_, h, w) = self.pixels.device, self.shape
-        checks.between(1, min(h, w), crop=side)
-        draw = lambda most: torch.randint(most, (len(rows), 1), generator=generator, device=device)
-        top, left = draw(h - side + 1), draw(w - side + 1)
-        i, j = (torch.arange(side, device=device) + start for start in (top, left))
-        u = self.pixels[rows[:, None, None], :, i[:, :, None], j[:, None]].permute(0, 3, 1, 2)
-        turn = draw(4)[:, :, None, None]
-        turned = [torch.rot90(u, k, (2, 3)) for k in range(4)]
-        for k in range(1, 4):
-            u = torch.where(turn == k, turned[k], u)
-        return u
 
 
 def read_images(
