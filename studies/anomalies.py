@@ -97,7 +97,9 @@ def energy(contamination: Any = "auto", correction: bool = False) -> Scores:
     return scores
 
 
-def experts(*names: str, contamination: float | None = 0.0, correct: bool = False) -> Scores:
+def experts(
+    *names: str, contamination: float | None = 0.0, correct: bool = False, kept: int = 2000
+) -> Scores:
     r"""Returns the surprise of some experts alone, without held-out rows."""
 
     def scores(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
@@ -108,11 +110,32 @@ def experts(*names: str, contamination: float | None = 0.0, correct: bool = Fals
 
         columns = Columns.fit(train)
         encode = lambda x: torch.from_numpy(columns.encode(x))
-        found = Surprise.fit(encode(train), contamination, correct=correct, seed=seed, names=names)
+        found = Surprise.fit(encode(train), contamination, kept, correct, seed, names)
         with torch.no_grad():
             return found(encode(test)).numpy()
 
     return scores
+
+
+def contrasted(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
+    r"""Clusters with a correction that is learned by contrast with their samples."""
+    import torch
+
+    from fokker.tables.columns import Columns
+    from fokker.tables.surprise import COMPONENTS, FITTED, LEVEL, PER_COMPONENT, Expert
+
+    from .contrast import contrast
+
+    columns = Columns.fit(train)
+    encode = lambda x: torch.from_numpy(columns.encode(x))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    rows = encode(train)[order[:FITTED]]
+    clusters = max(1, min(COMPONENTS, len(rows) // PER_COMPONENT))
+    energy, _, _ = contrast(rows, clusters, LEVEL, LEVEL, seed)
+    expert = Expert("clusters", energy)
+    expert.calibrate(rows)
+    with torch.no_grad():
+        return expert(encode(test), apart=False).numpy()
 
 
 def neighbors(k: int, mean: bool) -> Scores:
@@ -188,13 +211,13 @@ TRIALS: dict[str, Scores] = {
     "ranks": experts("ranks"),
     "clusters": experts("clusters"),
     "clusters, corrected": experts("clusters", correct=True),
+    "clusters, contrasted": contrasted,
     "core": experts("core", contamination=None),
     "rows, ranks": experts("rows", "ranks"),
     "rows, ranks, clusters": experts("rows", "ranks", "clusters"),
     "rows, ranks, clusters, corrected": experts("rows", "ranks", "clusters", correct=True),
-    "rank clusters": experts("rank clusters"),
     "rows, ranks, both clusters": experts(*SAME),
-    "rows, ranks, both clusters, corrected": experts(*SAME, correct=True),
+    "rows, ranks, both clusters, 500 rows kept": experts(*SAME, kept=500),
     "all, fenced": experts("rows", "ranks", "clusters", "core", contamination=None),
     "all and rank clusters, fenced": experts(*SAME, "core", contamination=None),
     "rows, ranks, clusters of the core": experts("rows", "ranks", "clusters", contamination=0.1),

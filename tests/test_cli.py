@@ -4,13 +4,18 @@ import os
 import pytest
 import re
 import shlex
+import subprocess
 import sys
 import torch
 
 from fokker import __version__, checks
 from fokker.app.cli import main, parse
+from fokker.app.train import Train
+from fokker.data import cache
 from fokker.data.picture import save_png
+from fokker.runs.shipped import announce
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)
@@ -167,6 +172,95 @@ def test_brackets_in_a_path_are_no_markup(tmp_path, capsys):
     main(["train", "toy", "--data", "moons", *small, "--out", str(folder)])
     main(["train", "toy", "--data", "moons", *small, "--out", str(folder), "--resume"])
     assert "resumed from step-00000002 in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--confine", "nan", "confine between"),
+        ("--confine", "1e-20", "confine between"),
+        ("--bandwidth", "nan", "bandwidth between"),
+        ("--scale", "1e300", "scale between"),
+        ("--scale", "1e-300", "scale between"),
+        ("--features", "-1", "features to be an integer >= 0"),
+        ("--width", "0", "width to be an integer >= 1"),
+    ],
+)
+def test_an_option_beyond_measure_is_named_before_any_work(capsys, tmp_path, option, value, words):
+    out = tmp_path / "run"
+    line = error_of(capsys, "train", "toy", option, value, "--out", str(out))
+    assert words in line and f"got {float(value) if 'e' in value else value}" in line
+    assert not out.exists()
+
+
+def test_a_count_beyond_64_bits_is_one_line(capsys, monkeypatch):
+    with pytest.raises(ValueError, match="expected n to be an integer of 64 bits, got 10000"):
+        checks.positive_integer(n=10**30)
+    checks.positive_integer(n=2**63 - 1)
+
+    def fail(_):
+        torch.rand(2**63)  # twice a number that has 64 bits
+
+    monkeypatch.setattr("fokker.app.doctor.Doctor.run", fail)
+    assert "expected numbers of a usual size" in error_of(capsys, "doctor")
+
+
+def test_what_a_terminal_would_obey_is_escaped_in_an_error(capsys):
+    name = "a\nfokker: all is well\x1b[31m\u202e.csv"
+    line = error_of(capsys, "score", name, "x.csv")
+    assert "a\\nfokker: all is well\\x1b[31m\\u202e.csv" in line
+
+
+def test_a_path_in_a_hint_is_quoted_for_the_shell(tmp_path, monkeypatch, capsys):
+    hints = []
+    config = SimpleNamespace(optimization=SimpleNamespace(steps=1))
+    run = SimpleNamespace(path=Path("runs/a b"), step=1, config=config)
+    monkeypatch.setattr(Train, "train", lambda *_: run)
+    monkeypatch.setattr(Train, "report", lambda self, run, hint="": hints.append(hint))
+    main(["train", "table", "--data", "$(rm -rf x).csv"])
+    main(["train", "denoising", "--data", "a b"])
+    main(["train", "generation", "--data", "a b"])
+    for hint, words in zip(hints, (4, 5, 7), strict=True):
+        command = shlex.split(hint.partition(": ")[2])
+        assert command[0] == "fokker" and "runs/a b" in command and len(command) == words
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
+def test_an_output_that_has_no_unicode_is_no_fault(environment):
+    code = r"""if True:
+        from fokker.app import cli
+        cli.Doctor.run = lambda _: print("600\u00b2", "a\udcff")
+        cli.main(["doctor"])
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        check=False,
+    )
+    assert run.returncode == 0 and not run.stderr
+    assert run.stdout.startswith(b"600") and rb"a\udcff" in run.stdout
+
+
+def test_a_name_of_a_file_in_other_bytes_is_named(tmp_path, capsys):
+    path, out = tmp_path / os.fsdecode(b"a\xff.csv"), tmp_path / "run"
+    path.write_text("a\n1\n2\n3\n4\n")
+    line = error_of(capsys, "train", "table", "--data", str(path), "--out", str(out))
+    assert "expected a text in UTF-8 at config.data.path" in line and not out.exists()
+
+
+def test_a_user_without_a_home_is_told_what_to_do(monkeypatch, capsys):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FOKKER_CACHE", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    main(["doctor"])
+    assert "none that can be read: expected a home folder" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="FOKKER_CACHE to name a folder"):
+        cache.folder()
+    announce("celeba32")  # no cache is needed for that
+    assert "non-commercial" in capsys.readouterr().err
 
 
 def test_a_name_that_is_near_nothing_gets_no_guess(capsys):

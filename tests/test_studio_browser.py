@@ -213,6 +213,8 @@ def test_draw(page):
     page.click("#train")
     until(page, "!document.getElementById('alert').hidden")
     assert "drawn points, got 0 points" in page.inner_text("#alert-text")
+    assert page.inner_text("#status") == "Not trained"
+    until(page, "document.documentElement.dataset.busy === 'false'")
     page.click("#alert-close")
 
     canvas = page.locator("#panel-data canvas")
@@ -255,3 +257,16 @@ def test_theme_focus_and_labels(page):
         ).map((node) => node.outerHTML)"""
     )
     assert nameless == []
+
+
+def test_a_narrow_page_does_not_scroll_sideways(page):
+    page.set_viewport_size({"width": 360, "height": 844})
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    for view in ("train", "evolve", "meet"):
+        page.click(f"#tab-{view}")
+        beyond = page.evaluate(
+            """() => [...document.querySelectorAll("button, input, select, canvas, h2, p")].filter(
+                (node) => node.getBoundingClientRect().right > 361).map((node) => node.outerHTML)"""
+        )
+        assert not beyond
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -306,6 +306,50 @@ def test_files_that_cannot_be_opened(tmp_path, suffix):
         read_table(tmp_path / f"x{suffix}")
 
 
+# --- mixed tables ---
+
+
+def test_texts_and_missing_values_of_a_mixed_table(tmp_path):
+    text = "id,color,size,flag\nu,red,1.5,yes\nv,,NA,no\nw, blue ,-2,yes\nx,red,?,\ny,red,3,no\n"
+    table = read_table(write(tmp_path / "x.csv", text), mixed=True)
+    assert table.columns == ("id", "color", "size", "flag")
+    assert table.categories == (("u", "v", "w", "x", "y"), ("blue", "red"), (), ("no", "yes"))
+    nan = math.nan
+    wanted = [[0, 1, 1.5, 1], [1, nan, nan, 0], [2, 0, -2, 1], [3, 1, nan, nan], [4, 1, 3, 0]]
+    assert np.array_equal(table.values.numpy(), np.array(wanted), equal_nan=True)
+    assert [table.cell(2, j) for j in range(4)] == ["w", "blue", "-2", "yes"]
+    assert table.cell(1, 1) == "" and table.identifiers() == (0,)
+    kept = table.select([2, 1])
+    assert kept.columns == ("size", "color") and kept.texts(1) == ("blue", "red")
+    assert table.select([2]).categories == ()
+
+
+def test_a_mixed_table_of_numbers_is_the_table(tmp_path):
+    path = write(tmp_path / "x.csv", "1,2\n3,4.5\n-1e300,6\n".replace("e300", "e30"))
+    plain, mixed = read_table(path), read_table(path, mixed=True)
+    assert torch.equal(plain.values, mixed.values) and mixed.categories == ()
+    assert plain.columns == mixed.columns == ("x0", "x1")
+    np.save(tmp_path / "x.npy", np.array([[1.0, math.nan]]))
+    assert read_table(tmp_path / "x.npy", mixed=True).values.isnan().tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3,x\n", "line 3, column 'b': expected a number, as '2' in line 2, got the text"),
+        ("a,b\nx,2\n3,4\n", "line 2, column 'a': expected a number, as '3' in line 3, got the text"),
+        ("a,b\n1,2\n3,inf\n", "line 3, column 2 'b': expected a finite number, got 'inf'"),
+        ("a,b\n1,2\n3\n", "line 3: expected 2 cells"),
+        ("a,b\n", "expected rows of numbers, got only the header of line 1"),
+        ("", "expected rows of numbers, got an empty file"),
+        ("a,a\nx,1\n", "line 1, column 2: expected a name of its own, got 'a'"),
+    ],
+)  # fmt: skip
+def test_mixed_tables_that_are_refused(tmp_path, text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_table(write(tmp_path / "x.csv", text), mixed=True)
+
+
 # --- the map ---
 
 

@@ -117,6 +117,6 @@ def test_tables_of_the_results(tmp_path):
     found = ROOT / "results"
     assert "EnergyOutlier" in anomaly_table(found / "tables.json")
     assert "rows, ranks, clusters" in trial_table(found / "tables_trials.json")
-    assert correction_table(found / "tables_trials.json").count("\n") == 3
+    assert correction_table(found / "tables_trials.json").count("\n") == 5
     draw(found / "tables.json", tmp_path / "ranks.png")
     assert (tmp_path / "ranks.png").stat().st_size > 10_000

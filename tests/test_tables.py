@@ -15,10 +15,10 @@ from fokker.metrics.attribution import contributions, p_values, threshold
 from fokker.tables import EnergyDensity, EnergyOutlier
 from fokker.tables.columns import Columns, Names
 from fokker.tables.correction import Corrected, Learning, learn
-from fokker.tables.mixture import Clusters, Rows, Stack, spacing
+from fokker.tables.mixture import Clusters, Rows, Stack, leading, most_rows, spacing
 from fokker.tables.scaling import NormalScores
-from fokker.tables.stacking import mixing
-from fokker.tables.surprise import Surprise
+from fokker.tables.stacking import mixing, stack
+from fokker.tables.surprise import Expert, Surprise
 from scipy.stats import kstest, norm, rankdata
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
@@ -114,6 +114,55 @@ def test_a_row_is_judged_without_itself():
     assert torch.allclose(energy(rows, apart=True) - math.log(30), alone - math.log(29))
 
 
+@pytest.mark.parametrize("kind", ["rows", "clusters"])
+def test_wide_rows_are_scored_in_float32_where_that_is_enough(kind):
+    r"""Rows near and far, offset by 30 standard deviations in one column."""
+    rows = rows_of(300, 40)
+    rows[::7, 0] += 30.0
+    energy = Rows(rows, 0.8) if kind == "rows" else Clusters.fit(rows, 3, 0.2, 3, None)
+    expert = Expert(kind, energy)
+    x = torch.cat([rows[:50], rows_of(50, 40, 1), 1e4 * rows_of(3, 40, 2), 1e9 * rows[:2]])
+    for apart in (False, True):
+        exact, found = expert.exact(x, apart), expert.energies(x, apart)
+        assert found.dtype == torch.float64 and not torch.equal(found, exact)
+        assert torch.allclose(found, exact, rtol=1e-5, atol=0.02)
+
+
+def test_leading_directions_are_those_of_the_singular_vectors():
+    for n in (60, 300):  # fewer rows than columns, and more
+        x = rows_of(n, 90) * torch.linspace(3, 0.1, 90)
+        center, directions, variance = leading(x)
+        _, singular, basis = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+        assert directions is not None
+        r = directions.shape[1]
+        assert r == min(n - 1, 64) and torch.allclose(center, x.mean(0))
+        projector = basis[:r].T @ basis[:r]
+        assert torch.allclose(directions @ directions.T, projector, atol=1e-8)
+        rest = float(singular[r:].square().sum()) / (n * (90 - r))
+        assert variance == pytest.approx(rest, abs=1e-9)
+
+
+def test_few_rows_of_many_columns_are_kept():
+    assert [most_rows(d) for d in (10, 75, 150, 3000)] == [2000, 2000, 1000, 500]
+    assert most_rows(3000, 20) == 20
+    detector = EnergyOutlier().fit(np.random.default_rng(0).normal(size=(900, 700)))
+    expert = detector.surprise_.experts["rows"]
+    assert isinstance(expert, Expert) and isinstance(expert.energy, Rows)
+    assert len(expert.energy.rows) == 500
+
+
+def test_a_row_far_from_all_others_is_not_impossible():
+    rows = rows_of(400, 3)
+    density = stack(rows, torch.Generator().manual_seed(0))
+    assert (
+        float(density(torch.tensor([[12.0, 0.0, 0.0]]))) < 25
+    )  # of the mixture alone 70 and more
+    assert float(density.weights[0]) >= 1 / 402
+    test = rows_of(2000, 3, 1)
+    truth = test.square().sum(1) / 2 + 1.5 * math.log(2 * math.pi)
+    assert abs(float((density(test) - truth).mean())) < 0.1
+
+
 def test_spacing_of_a_grid():
     assert spacing(torch.arange(20.0)[:, None], neighbor=2) == pytest.approx(1.0)
 
@@ -185,6 +234,37 @@ def test_columns_of_a_frame():
     # two categories are as far apart as two average numbers: a squared distance of 2
     red, blue = (z[(table["color"] == c).to_numpy()][0, 2:4] for c in ("red", "blue"))
     assert ((red - blue) ** 2).sum() == 2
+
+
+def test_a_column_of_identifiers_is_left_out():
+    table = frame()
+    named = table.assign(owner=[f"owner {k}" for k in range(60)])
+    with pytest.warns(Names, match="left out, as their texts tell single rows apart: 'owner'"):
+        detector = EnergyOutlier().fit(named)
+    expected = EnergyOutlier().fit(table).score_samples(table)
+    assert np.array_equal(detector.score_samples(named), expected)  # and without a warning
+    with pytest.raises(ValueError, match="got only 'owner', of texts that tell rows apart"):
+        EnergyOutlier().fit(named[["owner"]])
+
+
+def test_columns_that_are_constant_keep_their_value():
+    table = frame()[["size"]].assign(none=np.nan, kind="one")
+    density = EnergyDensity().fit(table)
+    alone = EnergyDensity().fit(table[["size"]])
+    # a column that says nothing changes no likelihood, and is drawn as it was
+    assert np.allclose(density.score_samples(table), alone.score_samples(table[["size"]]))
+    drawn = density.sample(3)
+    assert [list(row[1:]) for row in drawn] == [[None, "one"]] * 3
+
+
+def test_an_array_has_the_coordinates_of_its_frame():
+    table = frame()
+    table.loc["id3", "size"] = np.nan
+    codes = (table["color"] == "red").astype(float)
+    array = np.c_[table["size"], codes, table["weight"]]
+    columns = Columns.fit(array, list(table.columns), ((), ("blue", "red"), ()))
+    assert np.array_equal(columns.encode(array), Columns.fit(table).encode(table))
+    assert np.allclose(columns.numbers(columns.encode(array)), array, rtol=1e-12, equal_nan=True)
 
 
 def test_columns_are_matched_by_name():

@@ -178,7 +178,7 @@ def test_commands(run, points, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["score", str(run.path), str(points), "-o", "s.csv"])
     lines = (tmp_path / "s.csv").read_text().splitlines()
-    assert lines[0] == "log_density,outlier,surprise" and len(lines) == 2001
+    assert lines[0] == "log_density,outlier,surprise,p_value" and len(lines) == 2001
     first = points.read_text().splitlines()[:2]
     (tmp_path / "one.csv").write_text("\n".join(first))  # one point has a score too
     main(["score", str(run.path), "one.csv", "-o", "o.csv"])
@@ -205,8 +205,13 @@ def test_commands(run, points, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n3,x\n", r"line 3, column 2 'b': expected a finite number, got the text 'x'"),
-        ("a,b\n1,2\n3,\n", r"line 3, column 2 'b': .* missing value"),
+        ("a,b\n1,2\n3,x\n", r"line 3, column 'b': expected a number, as '2' in line 2, got the"),
+        ("a,b\n1,2\n3,inf\n", r"line 3, column 2 'b': expected a finite number, got 'inf'"),
+        ("a,a\n1,2\n3,4\n", r"line 1, column 2: expected a name of its own, got 'a'"),
+        (
+            "id\nu\nv\nw\n",
+            r"expected columns of numbers or of a few categories, got only 'id', of",
+        ),
         ("a,b\n1,2\n1,2\n1,2\n1,2\n", r"expected a column that varies, got 2 equal rows"),
         ("a,b\n1,2\n3,4\n", r"expected 3 rows or more to train, validate and test on, got 2"),
     ],
@@ -455,13 +460,13 @@ def test_a_command_says_that_it_stopped_early(small, tmp_path, capsys, monkeypat
 
 def test_report(run):
     page = write_report(run).read_text()
-    assert page.count("data:image/png;base64,") == 3 and "://" not in page
+    assert page.count("data:image/png;base64,") == 4 and "://" not in page
     assert "prefers-color-scheme: dark" in page and "points.csv" in page
     assert f"weights of step {run.chosen} of 200, the best on the validation rows" in page
     assert "1600 / 200 / 200" in page and f"{run.judged['nll']:.3f} ±" in page
     assert f"<td>{run.judged['nll_gaussian']:.3f}</td>" in page
     assert "log Z is known to half a nat or better" in page and "R-hat" in page
-    for picture in ("pairs.png", "log_density.png", "curves.png"):
+    for picture in ("pairs.png", "log_density.png", "curves.png", "scores.png"):
         assert (run.path / picture).stat().st_size > 5000
     # the row that is least likely of all is the first of the unusual
     values = run.loaded().values

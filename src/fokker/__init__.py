@@ -22,6 +22,7 @@ from . import (
     objectives,
     samplers,
 )
+from .compute.fitting import fit_energy
 from .derivatives import score
 from .energies import Energy, LogDensity
 from .runs.loading import load
@@ -37,6 +38,7 @@ __all__ = [
     "energies",
     "evolution",
     "fit",
+    "fit_energy",
     "grid",
     "load",
     "metrics",

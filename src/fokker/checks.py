@@ -7,6 +7,7 @@ expected; none replaces a value.
 
 __all__ = [
     "TOO_MUCH",
+    "alone",
     "another",
     "at_least",
     "between",
@@ -23,6 +24,7 @@ __all__ = [
     "positive_integer",
     "seed",
     "share",
+    "smooth",
     "times",
     "unknown",
 ]
@@ -30,16 +32,23 @@ __all__ = [
 import difflib
 import sys
 import torch
+import warnings
 
 from collections.abc import Iterable
 from pathlib import Path
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from .files import check_place
 
 # how torch says that there is not so much memory
 TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
+# layers that mix the points of a batch, and those whose second derivative is zero or none
+BATCHED = nn.modules.batchnorm._BatchNorm
+KINKED = (
+    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh, nn.Hardsigmoid, nn.Threshold,
+    nn.Softshrink, nn.Hardshrink,
+)  # fmt: skip
 
 
 def points(x: Tensor, name: str = "x") -> Tensor:
@@ -83,7 +92,10 @@ def brief(value: object, length: int = 80) -> str:
     r"""Returns a value as an error shows it: in one line, and cut if it is long."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
-    text = repr(value[:length] if isinstance(value, str) else value)
+    if isinstance(value, str):
+        text = repr(value[:length])
+    else:
+        text = " ".join(repr(value).split())  # of a tensor, a line a row
     return text if len(text) <= length + 2 else f"{text[:length]}..."
 
 
@@ -130,10 +142,12 @@ def share(**values: float) -> None:
 
 
 def at_least(low: int, **values: int) -> None:
-    r"""Raises unless every named value is an integer of `low` or more."""
+    r"""Raises unless every named value is an integer of `low` or more that 64 bits hold."""
     for name, value in values.items():
         if isinstance(value, bool) or not (isinstance(value, int) and value >= low):
             raise ValueError(f"expected {name} to be an integer >= {low}, got {brief(value)}")
+        if value >= 2**63:
+            raise ValueError(f"expected {name} to be an integer of 64 bits, got {brief(value)}")
 
 
 def between(low: float, high: float, **values: float) -> None:
@@ -205,3 +219,28 @@ def times(s: Tensor, t: Tensor) -> None:
         return
     first, last = (u.expand_as(good)[~good][0].item() for u in (s, t))
     raise ValueError(f"expected times 0 <= s <= t, got s={first:g}, t={last:g}")
+
+
+def alone(energy: object) -> None:
+    r"""Raises if the energy of a point depends on the other points of a batch, as behind batch
+    normalization in training: derivatives in x are those of each point alone."""
+    for name, part in energy.named_modules() if isinstance(energy, nn.Module) else ():
+        if isinstance(part, BATCHED) and (part.training or part.running_mean is None):
+            raise ValueError(
+                f"expected an energy of each point alone, got {type(part).__name__} at"
+                f" {name or 'the top'}, which mixes the points of a batch; use LayerNorm or"
+                " GroupNorm, or freeze it with eval()"
+            )
+
+
+def smooth(energy: object) -> None:
+    r"""Warns if an energy has layers whose second derivative is zero almost everywhere, which a
+    Laplacian does not see."""
+    parts = energy.modules() if isinstance(energy, nn.Module) else ()
+    if kinked := sorted({type(part).__name__ for part in parts if isinstance(part, KINKED)}):
+        warnings.warn(
+            f"expected a smooth energy under a Laplacian, got one with {', '.join(kinked)}: its"
+            " second derivative is zero almost everywhere, so the Laplacian is wrong; use SiLU,"
+            " GELU, Softplus or Tanh",
+            stacklevel=4,
+        )

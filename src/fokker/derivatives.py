@@ -146,6 +146,7 @@ def curvature(energy: EnergyLike, x: Tensor, directions: list[Tensor]) -> Jet:
 
     Each product :math:`H v` is one reverse pass through the gradient.
     """
+    checks.smooth(energy)
 
     def slope(x: Tensor) -> tuple[Tensor, Tensor]:
         e, g = gradient(energy, x)

@@ -224,7 +224,10 @@ def bench(
     pool = torch.cuda.graph_pool_handle() if cuda else None  # graphs are replayed one at a time
     names = names_of(net) if names is None else list(names)
     steps: list[Timed] = []
-    for name in dict.fromkeys(["plain", *names]):
+    every = list(dict.fromkeys(["plain", *names]))
+    first = "compiled, seconds to minutes each, and then timed" if compile else "timed"
+    progress(f"{net.name}: {len(every)} steps are {first} in {rounds} rounds")
+    for name in every:
         steps.append(prepare(name, net, energy, x, compile, pool))
         took = steps[-1].compile_s
         progress(f"{net.name} {name}: {'ready' if took is None else f'compiled in {took:.0f} s'}")

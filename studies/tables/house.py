@@ -73,6 +73,7 @@ TRUST = {
     "special-files": "python studies/trust/special_files.py",
     "races": "python studies/trust/races.py --starts 240",
     "full-disk": "python studies/trust/full_disk.py --points 50",
+    "wide-tables": "python studies/trust/wide_tables.py",
     "parquet-bombs": "python studies/trust/parquet_bombs.py",
     "studio-flood": "python studies/trust/studio_flood.py",
     "soak": "python studies/trust/soak.py --minutes 60",

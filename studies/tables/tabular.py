@@ -18,6 +18,7 @@ from .. import results
 
 Figures = dict[str, float]  # by table
 BASELINES = ("kNN", "DTE-NP", "LOF", "IForest", "GMM", "ECOD", "MCD")
+CORRECTIONS = {"divergence": "clusters, corrected", "contrast": "clusters, contrasted"}
 NAMES = {
     "energy": "`EnergyOutlier()`",
     "energy, told": "`EnergyOutlier(contamination=...)`",
@@ -82,23 +83,29 @@ def trial_table(path: Path) -> str:
     for method in dict.fromkeys(r["method"] for r in rows):
         found = [of(method, s) for s in ("normal", "mixed")]
         if all(len(f) == full for f in found):
-            lines.append([method, *(f"{statistics.fmean(f.values()):.1f}" for f in found)])
-    return results.markdown(("experts", "normal: AUROC", "mixed: AUROC"), lines)
+            seeds = str(len({r["seed"] for r in rows if r["method"] == method}))
+            figures = (f"{statistics.fmean(f.values()):.1f}" for f in found)
+            lines.append([method, seeds, *figures])
+    return results.markdown(("experts", "seeds", "normal: AUROC", "mixed: AUROC"), lines)
 
 
 def correction_table(path: Path) -> str:
-    r"""Returns the gain of the learned correction in the trials, with its error."""
+    r"""Returns the gain of learned corrections in the trials, on the seeds that both have, with
+    its error."""
     rows = results.load(path)["rows"]
     lines = []
-    for setting in ("normal", "mixed"):
-        base, more = (
-            means([r for r in rows if (r["method"], r["setting"]) == (m, setting)], "auroc")
-            for m in ("clusters", "clusters, corrected")
-        )
-        gap, error = paired(more, base)
-        values = (f"{statistics.fmean(v.values()):.1f}" for v in (base, more))
-        lines.append([setting, *values, f"{gap:+.2f} ± {error:.2f}"])
-    header = ("setting", "clusters alone", "with the learned correction", "gain")
+    for kind, name in CORRECTIONS.items():
+        for setting in ("normal", "mixed"):
+            both = [
+                [r for r in rows if (r["method"], r["setting"]) == (m, setting)]
+                for m in ("clusters", name)
+            ]
+            seeds = set.intersection(*({r["seed"] for r in some} for some in both))
+            base, more = (means([r for r in s if r["seed"] in seeds], "auroc") for s in both)
+            gap, error = paired(more, base)
+            values = (f"{statistics.fmean(v.values()):.1f}" for v in (base, more))
+            lines.append([kind, setting, str(len(seeds)), *values, f"{gap:+.2f} ± {error:.2f}"])
+    header = ("learned by", "setting", "seeds", "clusters alone", "corrected", "gain")
     return results.markdown(header, lines)
 
 

@@ -13,6 +13,7 @@ and the row says so.
 import argparse
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -35,6 +36,7 @@ from typing import NamedTuple
 
 SIZE = 2**25  # bytes of the file system
 PAGE = 4096
+LATEST = 300.0  # seconds of a command, on a machine that is busy
 
 
 class Job(NamedTuple):
@@ -118,6 +120,12 @@ def commands(root: Path) -> list[Job]:
     ]  # fmt: skip
 
 
+def well(job: Job, outcome: Outcome) -> None:
+    r"""Raises unless a command ended well where the disk has room."""
+    if outcome.end != "done":
+        raise ValueError(f"expected {job.name} to end well, got {outcome.end}: {outcome.said}")
+
+
 def contents(place: Path) -> dict[str, bytes]:
     return {str(p.relative_to(place)): p.read_bytes() for p in place.rglob("*") if p.is_file()}
 
@@ -137,7 +145,7 @@ def once(job: Job, place: Path, free: int, mounted: bool, new: dict[str, bytes])
             os.posix_fallocate(file.fileno(), 0, max(1, rest.f_bavail * PAGE - free))
     else:
         work = partial(limited, work, free)
-    outcome: Outcome = attempt(work, 60.0, 2**31)
+    outcome: Outcome = attempt(work, LATEST, 2**31)
     filler.unlink(missing_ok=True)
     wrong = [f"{outcome.end}: {outcome.said[-300:]}"] if outcome.fault else []
     if outcome.end == "refused" and str(place.parent) not in outcome.said:
@@ -159,6 +167,7 @@ def once(job: Job, place: Path, free: int, mounted: bool, new: dict[str, bytes])
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=50, help="fill points of each command")
+    parser.add_argument("--only", nargs="+", default=None, help="names of commands; all if not given")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(args)
     torch.set_num_threads(1)
@@ -167,7 +176,9 @@ def main(args: list[str] | None = None) -> None:
         root, disk = Path(folder), Path(folder, "disk")
         os.environ["FOKKER_CACHE"] = str(root / "cache")
         bases(root)
-        jobs = commands(root)
+        jobs = [job for job in commands(root) if given.only is None or job.name in given.only]
+        if not jobs:
+            raise ValueError(f"expected names of commands, got {given.only}")
         disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(disk)]
         mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
@@ -175,10 +186,10 @@ def main(args: list[str] | None = None) -> None:
             for job in jobs:
                 place = disk / "place"
                 place.mkdir()
-                attempt(partial(job.prepare, place))
+                well(job, attempt(partial(job.prepare, place), LATEST))
                 good = root / "good"
                 shutil.copytree(place, good)
-                attempt(partial(job.work, place))
+                well(job, attempt(partial(job.work, place), LATEST))
                 new = contents(place)
                 need = 2 * sum(map(len, new.values())) + 2**16
                 for i in range(given.points):
@@ -201,14 +212,17 @@ def main(args: list[str] | None = None) -> None:
                 subprocess.run(["umount", str(disk)], check=True)
     how = "a tmpfs that is filled" if mounted else "a limit on the length of files"
     detail = (
-        f"{len(jobs)} commands that write at {given.points} fill points each, on {how}:"
+        f"{len(jobs)} commands that write ({', '.join(job.name for job in jobs)}) at"
+        f" {given.points} fill points each, on {how}:"
         f" {ends['done']} ended well, {ends['refused']} were refused in one line that names the"
         f" place; {len(faults)} good files harmed, rests or other faults"
     )
     print(detail)
     if given.out is not None:
         row = {"value": len(faults), "unit": f"faults in {count:,} runs", "detail": detail}
-        command = f"python studies/trust/full_disk.py --points {given.points} --out {given.out}"
+        only = "" if given.only is None else f" --only {shlex.join(given.only)}"
+        command = f"python studies/trust/full_disk.py --points {given.points}{only}"
+        command += f" --out {given.out}"
         record(given.out, "full-disk", [row], command)
     if faults:
         raise SystemExit(f"expected no fault, got {len(faults)}")

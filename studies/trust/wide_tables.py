@@ -104,7 +104,10 @@ def main(args: list[str] | None = None) -> None:
     say("\n".join([detail, *faults]))
     if given.out is not None:
         row = {"value": len(faults), "unit": "faults", "detail": detail}
-        command = f"python studies/trust/wide_tables.py --steps {given.steps} --out {given.out}"
+        some = " ".join(map(str, given.dimensions))
+        only = "" if tuple(given.dimensions) == DIMENSIONS else f" --dimensions {some}"
+        command = f"python studies/trust/wide_tables.py --steps {given.steps}{only}"
+        command += f" --out {given.out}"
         record(given.out, "wide-tables", [row], command)
     if faults:
         raise SystemExit(1)

@@ -40,7 +40,10 @@ function said(what: Said): void {
   if (what.op === "hello") greet(what);
   else if (what.op === "error") {
     fail(what.message);
-    if (what.over || run.sides.every((side) => side.drawn === 0)) busy(false);
+    if (what.over || run.sides.every((side) => side.drawn === 0)) {
+      if (document.documentElement.dataset.busy === "true") by("status").textContent = "Not trained";
+      busy(false);
+    }
   } else if (what.op === "done") {
     const side = run.sides[what.side];
     side.done = what;

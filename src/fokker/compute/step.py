@@ -187,6 +187,7 @@ class Step:
         checks.positive_integer(slices=slices)
         if not isinstance(energy, nn.Module):
             raise ValueError(f"expected an energy that is an nn.Module, got {brief(energy)}")
+        checks.alone(energy)
         self.energy, self.objective, self.compile = energy, objective, compile
         self.parts = share.cut(slices)
         self.pure = bind(energy, objective, self.parts[0])

@@ -24,11 +24,18 @@ from pathlib import Path
 from ..files import open_regular, read_regular, replacing, write_text
 
 CARD, LONGEST = 2**16, 2**40  # bytes of a .json, and of a .npy
+NAME = 40  # characters of a name, up to four bytes each, of the 255 bytes that a file has
 
 
 def folder() -> Path:
     r"""Returns the folder of the cache."""
-    return Path(os.environ.get("FOKKER_CACHE") or "~/.cache/fokker").expanduser()
+    try:
+        return Path(os.environ.get("FOKKER_CACHE") or "~/.cache/fokker").expanduser()
+    except RuntimeError as error:  # of a user without a name, as in a container
+        raise ValueError(
+            "expected a home folder, or FOKKER_CACHE to name a folder for what is kept, got"
+            f" neither: {error}"
+        ) from None
 
 
 def cached(name: str, fingerprint: str, make: Callable[[], np.ndarray]) -> np.ndarray:
@@ -39,7 +46,7 @@ def cached(name: str, fingerprint: str, make: Callable[[], np.ndarray]) -> np.nd
         fingerprint: The hash of all that the array depends on.
         make: Called without arguments to make the array.
     """
-    path = folder() / f"{name}-{fingerprint[:16]}.npy"
+    path = folder() / f"{name[:NAME]}-{fingerprint[:16]}.npy"
     x = recall(path, fingerprint)
     if x is None:
         x = make()

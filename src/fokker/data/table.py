@@ -13,9 +13,13 @@ none of its cells is a number. Columns without names are called `x0`, `x1` and s
 at the end are left out and nothing else is skipped or filled in: a cell that is not a finite
 number is an error that names the file, the column, and the line of the text or the row, counted
 from 1.
+
+A **mixed** table may have missing values, NaN here (in a text an empty cell or one of `MISSING`),
+and, in a text, columns of categories, whose cells are texts and none a number: a value is the
+place of its text in the sorted `categories` of the column then.
 """
 
-__all__ = ["Standardize", "Table", "read_table", "split"]
+__all__ = ["Standardize", "Table", "identifies", "read_table", "shown", "split"]
 
 import csv
 import io
@@ -26,7 +30,7 @@ import re
 import torch
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -40,6 +44,7 @@ from ..files import open_regular
 LONGEST = 2**33  # bytes of a file
 LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in float32
 NUMBERS = 2**28  # of a Parquet file
+CATEGORIES = 100  # texts of a column of categories, at most
 ROWS = 2**16  # of a Parquet file, read at once
 HEAD = 2**20  # characters in which the separator is looked for
 MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
@@ -47,19 +52,72 @@ MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    r"""Creates a table of finite points, :math:`(N, D)` in float64, and the names of D columns."""
+    r"""Creates a table of finite points, :math:`(N, D)` in float64, and the names of D columns.
+
+    Arguments:
+        values: The points; in a mixed table NaN for a missing value, and the numbers of the
+            categories.
+        columns: The names of the columns.
+        categories: The texts of each column of categories, sorted, and none for one of numbers;
+            empty if all columns are of numbers.
+    """
 
     values: Tensor
     columns: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...] = ()
+
+    def texts(self, j: int) -> tuple[str, ...]:
+        r"""Returns the categories of a column, none of one of numbers."""
+        return self.categories[j] if self.categories else ()
+
+    def select(self, kept: Sequence[int]) -> "Table":
+        r"""Returns the table of some columns."""
+        texts = tuple(self.texts(j) for j in kept)
+        names = tuple(self.columns[j] for j in kept)
+        return Table(self.values[:, list(kept)], names, texts if any(texts) else ())
+
+    def identifiers(self) -> tuple[int, ...]:
+        r"""Returns the columns of categories that tell single rows apart."""
+        counts = (~self.values.isnan()).sum(0).tolist()
+        sizes = [len(self.texts(j)) for j in range(len(self.columns))]
+        return tuple(
+            j for j, (size, n) in enumerate(zip(sizes, counts, strict=True)) if identifies(size, n)
+        )
+
+    def cell(self, i: int, j: int) -> str:
+        r"""Returns a value in words."""
+        return shown(float(self.values[i, j]), self.texts(j))
 
 
-def read_table(path: Path) -> Table:
-    r"""Reads a table from a file, by its suffix. Numbers are kept in float64, with 16 digits."""
+def identifies(texts: int, values: int) -> bool:
+    r"""Returns whether a column tells single rows apart, as names and dates do: whether it has
+    more than `CATEGORIES` different texts, or more than half as many as values."""
+    return texts > CATEGORIES or texts > max(2, values / 2)
+
+
+def shown(value: float, texts: Sequence[str]) -> str:
+    r"""Returns a value of a column in words; empty if it is missing."""
+    if math.isnan(value):
+        return ""
+    return texts[int(value)] if texts else f"{value:.6g}"
+
+
+def read_table(path: Path, mixed: bool = False) -> Table:
+    r"""Reads a table from a file, by its suffix. Numbers are kept in float64, with 16 digits.
+
+    Arguments:
+        path: The file.
+        mixed: Whether missing values and columns of categories are taken.
+    """
     path = Path(path)
-    if path.suffix.lower() not in READERS:
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
         raise ValueError(f"{path}: expected one of {', '.join(READERS)}, got {path.suffix!r}")
-    values, columns = READERS[path.suffix.lower()](path)
-    for i, j in np.argwhere(~(np.abs(values) < LIMIT))[:1].tolist():
+    if mixed and READERS[suffix] is read_text:
+        return read_mixed(path)
+    values, columns = READERS[suffix](path)
+    wrong = ~(np.abs(values) < LIMIT) & ~(np.isnan(values) & mixed)
+    for i, j in np.argwhere(wrong)[:1].tolist():
         raise fault(f"{path}, row {i + 1}", columns, j, str(values[i, j]))
     if not len(values):
         raise ValueError(f"{path}: expected a row or more, got none")
@@ -110,39 +168,89 @@ def decode(path: Path, read: Callable[[BufferedReader], Any]) -> Any:
             raise ValueError(f"{path}: expected a whole {path.suffix} file: {reason}") from error
 
 
-def read_text(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def scan(path: Path, mixed: bool) -> Iterator[tuple[str, list[str], list[float | None]]]:
+    r"""Yields the names of the columns of a text, then, for each row, the place of its line, its
+    cells, and the numbers that these spell. Names stand in the cells of the first line or, without
+    a header, are made up."""
     text = decode(path, lambda file: file.read().decode("utf-8-sig")).rstrip("\r\n ")
     # in the first row, unquoted; in its beginning, as a match takes memory by the character
     found = re.match(r'(?:"[^"]*"|[^"\r\n\t;])*([\t;])', text[:HEAD])
     mark = found[1] if found else ","
-    names, first, line, values = (), 0, 0, array("d")
+    width, first, line, rows = 0, 0, 0, 0
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
     try:
         for cells in reader:
             line, numbers = reader.line_num, [number(cell) for cell in cells]
             place = f"{path}, line {line}"
             if not first:
-                first, texts = line, [c for c, v in zip(cells, numbers, strict=True) if v is None]
+                first, width = line, len(cells)
+                texts = [c for c, v in zip(cells, numbers, strict=True) if v is None]
                 if texts == cells:
-                    names = named(place, [cell.strip() for cell in cells])
+                    yield place, [*named(place, [cell.strip() for cell in cells])], []
                     continue
-                if texts:
+                if texts and not mixed:
                     got = f"{checks.brief(texts[0], 40)} beside numbers"
                     raise ValueError(f"{place}: expected only names or only numbers, got {got}")
-                names = numbered(len(cells))
-            if len(cells) != len(names):
-                expected = f"{len(names)} cells, separated by {mark!r}, as in line {first}"
+                yield place, [*numbered(width)], []
+            if len(cells) != width:
+                expected = f"{width} cells, separated by {mark!r}, as in line {first}"
                 raise ValueError(f"{place}: expected {expected}, got {len(cells)}")
-            for j, value in enumerate(numbers):
-                if value is None or not abs(value) < LIMIT:
-                    raise fault(place, names, j, cells[j])
-                values.append(value)
+            rows += 1
+            yield place, cells, numbers
     except csv.Error as error:
         raise ValueError(f"{path}, below line {line}: expected cells, got {error}") from None
-    if not values:
+    if not rows:
         got = f"only the header of line {first}" if first else "an empty file"
         raise ValueError(f"{path}: expected rows of numbers, got {got}")
-    return np.frombuffer(values).reshape(-1, len(names)), names
+
+
+def read_text(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    rows, values = scan(path, mixed=False), array("d")
+    _, names, _ = next(rows)
+    for place, cells, numbers in rows:
+        for j, value in enumerate(numbers):
+            if value is None or not abs(value) < LIMIT:
+                raise fault(place, names, j, cells[j])
+            values.append(value)
+    return np.frombuffer(values).reshape(-1, len(names)), tuple(names)
+
+
+def read_mixed(path: Path) -> Table:
+    r"""Reads a text with columns of numbers and columns of categories."""
+    rows, values = scan(path, mixed=True), array("d")
+    _, names, _ = next(rows)
+    codes: list[dict[str, int]] = [{} for _ in names]
+    seen: list[dict[bool, tuple[str, str]]] = [{} for _ in names]  # the first text and number
+    for place, cells, numbers in rows:
+        for j, value in enumerate(numbers):
+            text = cells[j].strip()
+            if value is not None and abs(value) < LIMIT:
+                seen[j].setdefault(True, (place, text))
+            elif text.strip("+-").lower() in MISSING:
+                value = math.nan
+            elif value is not None:
+                raise fault(place, names, j, cells[j])
+            else:
+                seen[j].setdefault(False, (place, text))
+                value = codes[j].setdefault(text, len(codes[j]))
+            values.append(value)
+    for name, found in zip(names, seen, strict=True):
+        if len(found) == 2:
+            (place, text), (other, number) = found[False], found[True]
+            raise ValueError(
+                f"{place}, column {checks.brief(name, 40)}: expected a number, as {number!r} in"
+                f" {other.rpartition(', ')[2]}, got the text {text[:40]!r}; correct it, or leave"
+                " the cell empty"
+            )
+    table = np.array(values).reshape(-1, len(names))
+    for j, known in enumerate(codes):
+        if known:  # in the order of the texts
+            order = {k: place for place, (_, k) in enumerate(sorted(known.items()))}
+            column = table[:, j]
+            whole = ~np.isnan(column)
+            column[whole] = [order[int(k)] for k in column[whole]]
+    categories = tuple(tuple(sorted(known)) for known in codes)
+    return Table(torch.from_numpy(table), tuple(names), categories if any(categories) else ())
 
 
 def array_of(file: BufferedReader) -> np.ndarray:

@@ -103,6 +103,7 @@ class Objective(abc.ABC):  # noqa: B024
             generator: The source of randomness.
         """
         self.accept(state)
+        checks.alone(energy)
         return self.part(energy, checks.points(x), state, generator)
 
     def accept(self, state: Any) -> None:

@@ -74,6 +74,7 @@ class ToyData(Data):
     """The noise before the scale, 0.01 or more; the set's own if not given."""
 
     def __post_init__(self) -> None:
+        checks.between(1e-6, 1e6, scale=self.scale)
         if self.noise is not None and not (self.noise == 0 or 0.01 <= self.noise < math.inf):
             raise ValueError(
                 "expected noise of 0, or of 0.01 or more (a grid that fits into memory does not"
@@ -179,7 +180,12 @@ class Network:
     """The standard deviation of a quadratic added to the energy; none if not given."""
 
     def __post_init__(self) -> None:
+        checks.positive_integer(width=self.width)
         checks.between(2, 1000, layers=self.layers)
+        checks.at_least(0, features=self.features)
+        checks.between(1e-6, 1e6, bandwidth=self.bandwidth)
+        if self.confine is not None:
+            checks.between(1e-6, 1e6, confine=self.confine)
 
     def build(self, shape: tuple[int, ...]) -> Energy:
         r"""Returns the energy of points of a shape :math:`(D)`, initialized from the global
@@ -254,6 +260,7 @@ class UNet:
     def __post_init__(self) -> None:
         checks.between(1, 100, blocks=self.blocks)
         checks.positive_integer(width=self.width, fold=self.fold)
+        checks.between(1e-6, 1e6, sigma_data=self.sigma_data)
         for name in ("multipliers", "attention"):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(type(v) is int for v in value):

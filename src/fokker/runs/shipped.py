@@ -63,11 +63,12 @@ def licences(root: Path = ROOT) -> dict[str, str]:
 def announce(name: str) -> None:
     r"""Says the licence of an energy of the package on standard error when it is first used on
     this machine."""
-    told = cache.folder() / "licences" / name
-    if told.exists():
-        return
+    with contextlib.suppress(OSError, ValueError):  # no place where it was remembered
+        if (cache.folder() / "licences" / name).exists():
+            return
     print(f"fokker: the energy {name}: {licences()[name]}", file=sys.stderr)
-    with contextlib.suppress(OSError):  # no place to remember it: it is said again
+    with contextlib.suppress(OSError, ValueError):  # no place to remember it: it is said again
+        told = cache.folder() / "licences" / name
         told.parent.mkdir(parents=True, exist_ok=True)
         told.touch()
 

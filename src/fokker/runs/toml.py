@@ -84,6 +84,11 @@ def encode(value: object, where: str = "config") -> Any:
             if part is not None:
                 out[field.name] = encode(part, f"{where}.{field.name}")
         return out
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # as the path of a file whose name is of other bytes
+            raise ValueError(f"expected a text in UTF-8 at {where}, got {value!r}") from None
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, tuple):

@@ -216,6 +216,11 @@ def fit(
         save: The minutes after which it is saved even where no evaluation is due: what a killed
             process loses, at most. Only evaluations save if not given.
     """
+    if not isinstance(config, Config):
+        raise ValueError(
+            f"expected a Config, of fokker.runs.presets, got {checks.brief(config)}; to train an"
+            " energy of your own on points in memory: fokker.fit_energy(energy, objective, data)"
+        )
     folder = Path(out)
     if not isinstance(resume, bool) and resume != "if-any":
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
@@ -223,8 +228,11 @@ def fit(
         checks.not_negative(minutes=minutes)
     if save is not None:
         checks.not_negative(save=save)
-    if loads(dumps(config)) != config:  # whatever is trained can be read again
-        raise ValueError(f"expected a configuration that TOML can hold, got {config}")
+    if (again := loads(dumps(config))) != config:  # whatever is trained can be read again
+        raise ValueError(
+            "expected a configuration that TOML can hold, got one that is read as another:"
+            f" {difference(config, again) or config}"
+        )
     with join(config.device) as ranks, stop_requests() as stops, Owner(folder) as owner:
         if not ranks.first:
             progress, say = (lambda step, line: None), (lambda text: None)

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing import Any, Self
 
+from .columns import OFF
 from .correction import Corrected, draw, learn, tilt
 from .estimator import TableEstimator
 from .mixture import LevelEnergy
@@ -27,7 +28,6 @@ from .stacking import stack
 
 ERRORS = 2.0
 LEVEL = 0.1  # at which the correction is read
-OFF = 1000.0  # nats by which a row is less likely for each constant that it does not have
 
 
 class EnergyDensity(DensityMixin, TableEstimator):
@@ -61,6 +61,7 @@ class EnergyDensity(DensityMixin, TableEstimator):
         z = self._start(X)
         self.constant_ = self.columns_.constant
         self.varies_ = z.amin(0) < z.amax(0)
+        self.steady_ = z[0].clone()  # of the coordinates that do not vary
         generator = torch.Generator().manual_seed(seed := self._seed())
         z = z[:, self.varies_][torch.randperm(len(z), generator=generator)]
         self.energy_, self.log_z_, self.log_z_error_ = None, 0.0, 0.0
@@ -93,7 +94,7 @@ class EnergyDensity(DensityMixin, TableEstimator):
         r"""Returns the log-density of rows in the units of the table, high for likely rows."""
         check_is_fitted(self)
         z = self._rows(X)
-        logs = -OFF * (z[:, ~self.varies_] != 0).double().sum(1)
+        logs = -OFF * (z != self.steady_)[:, ~self.varies_].double().sum(1)
         if self.energy_ is not None:
             inner = z[:, self.varies_]
             with torch.no_grad():
@@ -117,7 +118,7 @@ class EnergyDensity(DensityMixin, TableEstimator):
         generator = torch.Generator()
         seed = self.random_state if random_state is None else random_state
         generator.manual_seed(int(np.random.default_rng(seed).integers(2**31)))
-        z = torch.zeros(n_samples, len(self.varies_), dtype=torch.float64)
+        z = self.steady_.repeat(n_samples, 1)
         if self.energy_ is not None:
             z[:, self.varies_] = self._draw(n_samples, generator)
         rows = self.columns_.decode(z.numpy())

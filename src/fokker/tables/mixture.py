@@ -13,12 +13,21 @@ normalized at every level. Two kinds are fast enough for tables:
 
   .. math:: \log p(x) = \log p_r(V^\top x) + \log \mathcal{N}(x - V V^\top x; 0, s^2 I_{D - r}) .
 
-`Stack` is a mixture of these. Shapes: points :math:`(B, D)` in float64, a level :math:`()` or
-:math:`(B)`, energies :math:`(B)`. All that such an energy depends on is in its buffers, from which
-`assemble` makes it again.
+`Stack` is a mixture of these. Shapes: points :math:`(B, D)`, a level :math:`()` or :math:`(B)`,
+energies :math:`(B)`. Buffers are float64; energies are computed in the dtype of the points. All
+that such an energy depends on is in its buffers, from which `assemble` makes it again.
 """
 
-__all__ = ["Clusters", "LevelEnergy", "Rows", "Stack", "assemble", "spacing"]
+__all__ = [
+    "Clusters",
+    "LevelEnergy",
+    "Rows",
+    "Stack",
+    "assemble",
+    "leading",
+    "most_rows",
+    "spacing",
+]
 
 import abc
 import math
@@ -26,11 +35,13 @@ import torch
 
 from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
+from typing import NamedTuple
 
 from ..analytic import GaussianMixture, maximize
 from ..checks import brief
 from ..energies import Energy
 
+PROTOTYPES, CELLS, FEWEST = 2000, 150_000, 500  # rows that are kept, at most: see `most_rows`
 LEADING = 64  # directions in which components have covariances of their own, at most
 NUMBERS = 2**18  # held at a time, which a cache holds
 SAME = 1e-20  # the squared distance, a coordinate, at which a row is a training row
@@ -120,19 +131,20 @@ class Rows(LevelEnergy):
         return self.rows if self.directions is None else self.rows @ self.directions.T
 
     def turn(self, x: Tensor) -> Tensor:
-        return x if self.directions is None else x @ self.directions
+        return x if self.directions is None else x @ self.directions.to(x)
 
-    def logits(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def logits(x: Tensor, rows: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns :math:`x \cdot v^{-1} r - r \cdot v^{-1} r / 2` of turned points and rows,
         :math:`(B, N)`, and :math:`x \cdot v^{-1} x / 2`, :math:`(B)`, by which half the squared
         distance exceeds minus the former; variances v are (1 or B, 1 or D)."""
         pull = x / v
-        own = (x * pull).sum(1) / 2
+        half = (x * pull).sum(1) / 2
         if v.shape[1] == 1:
-            rows = self.rows.square().sum(1) / (2 * v)
+            squares = rows.square().sum(1) / (2 * v)
         else:
-            rows = (0.5 / v) @ self.rows.square().T
-        return torch.addmm(rows, pull, self.rows.T, beta=-1), own
+            squares = (0.5 / v) @ rows.square().T
+        return torch.addmm(squares, pull, rows.T, beta=-1), half
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0, apart: bool = False) -> Tensor:
         r"""Returns the energies.
@@ -143,29 +155,29 @@ class Rows(LevelEnergy):
             apart: Whether a point that is one of the rows is judged without that row.
         """
         n, d = self.rows.shape
-        v = self.width.square() + variance_of(sigma, x)
-        x = self.turn(x)
+        v = self.width.to(x).square() + variance_of(sigma, x)
+        x, rows = self.turn(x), self.rows.to(x)
         step = max(1, NUMBERS // n)
-        parts = []
+        parts = [x[:0, 0]]
         for k in range(0, len(x), step):
             part = v if len(v) == 1 else v[k : k + step]
-            parts.append(self.energies(x[k : k + step], part, apart))
+            parts.append(self.energies(x[k : k + step], rows, part, apart))
         log_det = d * torch.log(v).mean(1)
         return torch.cat(parts) + math.log(n) + (d * LOG_2PI + log_det) / 2
 
-    def energies(self, x: Tensor, v: Tensor, apart: bool) -> Tensor:
-        logits, own = self.logits(x, v)
-        if apart and len(self.rows) > 1:
+    def energies(self, x: Tensor, rows: Tensor, v: Tensor, apart: bool) -> Tensor:
+        logits, half = self.logits(x, rows, v)
+        if apart and len(rows) > 1:
             which = logits.argmax(1)
             # products of large numbers cancel: the distance itself decides
-            same = (x - self.rows[which]).square().sum(1) <= SAME * x.shape[1]
+            same = (x - rows[which]).square().sum(1) <= SAME * x.shape[1]
             logits[same, which[same]] = -math.inf
-        return own - torch.logsumexp(logits, 1)
+        return half - torch.logsumexp(logits, 1)
 
     def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         v = self.width.square() + variance_of(sigma, x)
         x = self.turn(x)
-        pull = (torch.softmax(self.logits(x, v)[0], 1) @ self.rows - x) / v
+        pull = (torch.softmax(self.logits(x, self.rows, v)[0], 1) @ self.rows - x) / v
         return pull if self.directions is None else pull @ self.directions.T
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -248,41 +260,37 @@ class Clusters(LevelEnergy):
         iterations: int,
         generator: torch.Generator | None,
         shrink: float = 1.0,
+        plane: "Plane | None" = None,
     ) -> "Clusters":
         r"""Returns the mixture that expectation maximization finds, in the leading directions.
         Covariances are shrunk to the mean diagonal of all components, as `fokker.analytic` has
-        it."""
-        n, d = x.shape
-        center = x.mean(0)
-        fit = lambda u: maximize(u, components, floor, generator, iterations, True, shrink)
-        if d <= LEADING:
-            return cls(fit(x - center), center)
-        _, singular, basis = torch.linalg.svd(x - center, full_matrices=False)
-        r = min(LEADING, len(singular))
-        rest = float(singular[r:].square().sum()) / (n * (d - r)) + floor**2
-        directions = basis[:r].T.contiguous()
-        return cls(fit((x - center) @ directions), center, directions, math.sqrt(rest))
+        it. `plane` is that of the same points, if it is known already."""
+        center, directions, variance = leading(x) if plane is None else plane
+        u = x - center if directions is None else (x - center) @ directions
+        mixture = maximize(u, components, floor, generator, iterations, True, shrink)
+        return cls(mixture, center, directions, math.sqrt(variance + floor**2))
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         K, r = self.shifts.shape
         step = max(1, NUMBERS // (K * r))
         v = variance_of(sigma, x)
-        parts = []
+        turn = self.axes.to(x).permute(1, 0, 2).reshape(r, K * r)
+        parts = [x[:0, 0]]
         for k in range(0, len(x), step):
             part = v if len(v) == 1 else v[k : k + step]
-            parts.append(self.energies(x[k : k + step], part))
+            parts.append(self.energies(x[k : k + step], turn, part))
         return torch.cat(parts)
 
-    def energies(self, x: Tensor, v: Tensor) -> Tensor:
-        shift = x - self.center
-        u = shift if self.directions is None else shift @ self.directions
+    def energies(self, x: Tensor, turn: Tensor, v: Tensor) -> Tensor:
+        shift = x - self.center.to(x)
+        u = shift if self.directions is None else shift @ self.directions.to(x)
         K, r = self.shifts.shape
-        y = (u @ self.axes.permute(1, 0, 2).reshape(r, K * r)).reshape(-1, K, r) - self.shifts
-        variances = self.variances + v[:, :, None]  # (1 or B, K, r)
-        logs = -(y.square() / variances).sum(2) / 2 - torch.log(variances).sum(2) / 2
-        e = -torch.logsumexp(self.log_weights + logs, 1) + r * LOG_2PI / 2
+        y = torch.addmm(self.shifts.to(x).reshape(-1), u, turn, beta=-1).reshape(-1, K, r)
+        precisions = 1 / (self.variances.to(x) + v[:, :, None])  # (1 or B, K, r)
+        logs = (torch.log(precisions).sum(2) - (y.square() * precisions).sum(2)) / 2
+        e = -torch.logsumexp(self.log_weights.to(x) + logs, 1) + r * LOG_2PI / 2
         if self.directions is not None:
-            rest = self.rest**2 + v[:, 0]
+            rest = self.rest.to(x) ** 2 + v[:, 0]
             square = (shift.square().sum(1) - u.square().sum(1)).clamp_min(0)
             e = e + square / (2 * rest) + (x.shape[1] - r) * (LOG_2PI + torch.log(rest)) / 2
         return e
@@ -315,6 +323,33 @@ class Clusters(LevelEnergy):
         rest = torch.randn(n, len(self.directions), generator=generator, dtype=u.dtype) * self.rest
         rest = rest - (rest @ self.directions) @ self.directions.T
         return self.center + u @ self.directions.T + rest
+
+
+class Plane(NamedTuple):
+    r"""The leading directions of points."""
+
+    center: Tensor  # (D)
+    directions: Tensor | None  # (D, r), orthonormal; none if r = D
+    variance: float  # in each of the other directions, the mean
+
+
+def leading(x: Tensor) -> Plane:
+    r"""Returns the directions of largest variance of points, at most `LEADING`."""
+    n, d = x.shape
+    shift = x - (center := x.mean(0))
+    if d <= LEADING:
+        return Plane(center, None, 0.0)
+    if n <= d:  # by the products of the rows, which are fewer
+        values, vectors = torch.linalg.eigh(shift @ shift.T)
+        kept = values[-LEADING:] > 1e-12 * values[-1]
+        basis = shift.T @ (vectors[:, -LEADING:][:, kept] / values[-LEADING:][kept].sqrt())
+        directions = torch.linalg.qr(basis).Q
+    else:
+        values, vectors = torch.linalg.eigh(shift.T @ shift)
+        directions = vectors[:, -LEADING:]
+    r = directions.shape[1]
+    left = float(shift.square().sum() - (shift @ directions).square().sum())
+    return Plane(center, directions.contiguous(), max(left, 0.0) / (n * (d - r)))
 
 
 class Stack(LevelEnergy):
@@ -375,6 +410,12 @@ class Stack(LevelEnergy):
         ]
         x = torch.cat(parts)
         return x[torch.randperm(n, generator=generator)]
+
+
+def most_rows(d: int, most: int = PROTOTYPES) -> int:
+    r"""Returns how many rows of d columns are kept to compare with: `most`, but of many columns
+    only `CELLS` numbers, and `FEWEST` rows at least."""
+    return min(most, max(FEWEST, CELLS // d))
 
 
 def assemble(tensors: Mapping[str, Tensor]) -> LevelEnergy:

@@ -15,13 +15,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from .correction import Corrected, Net
-from .mixture import other
+from .mixture import PROTOTYPES, most_rows, other
 from .stacking import stack
 from .surprise import Surprise, held_out
 from ..energies import Energy
-from ..metrics.attribution import contributions, nearest, p_values
-
-PROTOTYPES = 2000  # rows that are kept to compare with, at most
+from ..metrics.attribution import contributions, nearest
 
 
 class TableModel(Energy):
@@ -69,7 +67,7 @@ class TableModel(Energy):
         fit = lambda rows: Surprise.fit(rows, None, PROTOTYPES, False, seed)
         surprise, order = fit(every), torch.randperm(len(every), generator=generator)
         reference = held_out(every, fit, surprise, order)
-        rows = every[order[:PROTOTYPES]]
+        rows = every[order[: most_rows(every.shape[1])]]
         return cls(density, surprise, reference, rows, surprise(rows, apart=True))
 
     @classmethod
@@ -103,12 +101,8 @@ class TableModel(Energy):
         with torch.no_grad():
             return self.surprise(z, apart=True)
 
-    def p_values(self, z: Tensor) -> Tensor:
-        r"""Returns the share of held-out rows that are at least as odd as each row."""
-        return p_values(self.reference, self.oddness(z))
-
-    def reasons(self, z: Tensor) -> Tensor:
+    def reasons(self, z: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns what each coordinate adds to the surprise of rows above that of the nearest
-        likely row, :math:`(B, D)`."""
+        likely row, :math:`(B, D)`, and these likely rows."""
         near = self.rows[nearest(self.rows, self.odd, z)]
-        return contributions(self.surprise, z, near).detach()
+        return contributions(self.surprise, z, near).detach(), near

@@ -64,7 +64,8 @@ class EnergyOutlier(OutlierMixin, TableEstimator):
             0.5, which also sets the threshold, so that this share of them is predicted to be -1.
         alarm_rate: The share of normal rows that may be predicted to be outliers, if
             `contamination` is ``"auto"`` or 0.
-        prototypes: The largest number of training rows that are kept to compare with.
+        prototypes: The largest number of training rows that are kept to compare with; of more
+            than 75 columns fewer, but 500 or more.
         correction: Whether the mixture is given a learned correction, if that is a gain on
             held-out rows (`fokker.tables.correction`). Trials found no gain in detection.
         random_state: The seed, or a `RandomState`.

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from typing import Any
 
 from .correction import learn
-from .mixture import Clusters, Rows, assemble, other, spacing
+from .mixture import Clusters, Rows, assemble, most_rows, other, spacing
 from .scaling import NormalScores
 
 EXPERTS = ("rows", "ranks", "clusters", "rank clusters", "core")
@@ -55,6 +55,7 @@ FITTED = 4000  # rows that clusters are fitted to, at most
 FOLDS = 5
 FULL = 1000  # rows up to which every fold is held out once; above, only the first
 REFERENCES = 2000  # held-out rows, at most
+WIDE = 32  # columns from which on energies are computed in float32, where that is enough
 
 
 class Expert(nn.Module):
@@ -76,9 +77,28 @@ class Expert(nn.Module):
 
     def energies(self, x: Tensor, apart: bool) -> Tensor:
         r"""Returns the energies of rows in the view; `apart` judges a row without itself."""
+        if x.shape[1] < WIDE:
+            return self.exact(x, apart)
+        near = x.square().sum(1) <= self.reach
+        if near.all():
+            return self.exact(x.float(), apart).double()
+        e = torch.empty_like(x[:, 0])
+        e[near] = self.exact(x[near].float(), apart).double()
+        e[~near] = self.exact(x[~near], apart)
+        return e
+
+    def exact(self, x: Tensor, apart: bool) -> Tensor:
         if isinstance(self.energy, Rows):
             return self.energy(x, 0.0, apart)
         return self.energy(x, LEVEL)
+
+    @property
+    def reach(self) -> float:
+        r"""The squared length of a row up to which float32 gives its energy to a hundredth of a
+        nat."""
+        if isinstance(self.energy, Rows):  # squares cancel
+            return 1e5 * float(self.energy.width.min()) ** 2
+        return 1e7 * LEVEL**2
 
     def calibrate(self, x: Tensor) -> None:
         r"""Sets the median and the spread to those of rows in the view."""
@@ -160,7 +180,8 @@ class Surprise(nn.Module):
         Arguments:
             z: The rows, :math:`(N, d)` in float64.
             contamination: The share of outliers among them; `None` if it is not known.
-            prototypes: The largest number of rows that `rows` and `ranks` keep.
+            prototypes: The largest number of rows that `rows` and `ranks` keep; of more than 75
+                columns fewer (`fokker.tables.mixture.most_rows`).
             correct: Whether the clusters are given a learned correction.
             seed: The seed.
             names: The experts.
@@ -169,7 +190,7 @@ class Surprise(nn.Module):
         order = torch.randperm(len(z), generator=generator)
         near, core = inner(z, order, contamination)
         experts, notes = [], {"left_out": len(order) - len(near)}
-        kept = z[near[:prototypes]]
+        kept = z[near[: most_rows(z.shape[1], prototypes)]]
         if "rows" in names:
             experts.append(Expert("rows", row_energy(kept)))
         view = NormalScores(z[near])

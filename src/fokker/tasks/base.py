@@ -355,6 +355,10 @@ class PointTask(Task):
         r"""Returns the names of the columns of a point."""
         return tuple(f"x{i}" for i in range(run.shape[0]))
 
+    def cells(self, run: Run, rows: list[list[float]]) -> list[list[Any]]:
+        r"""Returns the cells of points as a text holds them."""
+        return rows
+
     def sample(self, run: Run, n: int, seed: int) -> Sampled:
         generator = torch.Generator().manual_seed(seed)
         return draw(run.energy, n, dim=run.shape[0], generator=generator)
@@ -373,6 +377,6 @@ class PointTask(Task):
             save_npy(out, x)
         else:
             text = io.StringIO(newline="")
-            csv.writer(text).writerows([self.columns(run), *x.tolist()])
+            csv.writer(text).writerows([self.columns(run), *self.cells(run, x.tolist())])
             write_bytes(out, text.getvalue().encode())
         return f"{n} points: {out}, by {run.weights}\n{drawn.verdict.sentence}"

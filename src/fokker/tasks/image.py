@@ -45,6 +45,7 @@ from ..data.sources import SPLITS
 from ..files import first_line, inner_folder, save_npy
 from ..images.color import SCALES
 from ..images.denoise import LEVELS, RULES, denoise, errors, noisy, rmse
+from ..images.forecast import forecast
 from ..images.generate import DivergedEnergy, Sampling, generate
 from ..images.likelihood import bits_by_image, constant_of, residuals_of
 from ..images.memory import memory_of, nearest
@@ -68,6 +69,8 @@ from ..samplers import (
 
 SHOWN = 10  # images in the report
 PREVIEWS = 4  # grids of samples in the report
+# about how many gradients a batch takes of each figure; those of the samples for --fid
+GRADIENTS = {"fid": None, "bpd": 450, "residual": 30}
 CLASSIFIED = (0.1, 0.2, 0.4)  # noise levels at which a classifier is judged
 CHUNK, BATCH = 1000, 250  # samples between two looks at the clock, and at once
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
@@ -162,8 +165,6 @@ class ImageTask(Task):
         if self.data.crop is not None:  # photographs: only levels that are trained on
             highest = levels_of(config.objective)[1]
             self.levels = tuple(level for level in LEVELS if level <= highest) or LEVELS[:1]
-        if self.data.crop is not None and (self.classes or self.data.augment):
-            raise ValueError("expected crop alone, got it with classes or an augmentation")
 
     # --- without data ---
 
@@ -401,7 +402,7 @@ class ImageTask(Task):
         device = generator.device
         if self.images["train"].pixels.device != device:
             self.images["train"] = self.images["train"].to(device)
-        x, rows = self.images["train"].pick(n, generator, self.data.flip)
+        x, rows = self.images["train"].pick(n, generator, self.data.flip, self.data.crop)
         x = dequantize(x, generator) if self.data.dequantize else x
         told = []
         if self.classes:
@@ -541,10 +542,20 @@ class ImageTask(Task):
         line: Line = {"step": run.chosen}
         said = [f"by {run.weights}"]
         for name in evaluation.asked:
+            self.foretell(run, name, evaluation, ranks)
             more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
             line |= more
             said += words
         return line, said
+
+    def foretell(self, run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
+        r"""Says about how long a figure will take, on the first rank, if that is long."""
+        if not (ranks.first and name in GRADIENTS):
+            return
+        n, batch, device = evaluation.asked[name], evaluation.batch, ranks.device
+        gradients = GRADIENTS[name] or evaluation.sampling.flow(1).evaluations
+        energy, share = run.energy_on(device, exact=name == "bpd"), -(-n // ranks.size)
+        forecast(f"--{name} {n}", energy, run.shape, share, batch, gradients, device)
 
     def evaluate_residual(
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks

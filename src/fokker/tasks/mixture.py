@@ -2,7 +2,9 @@ r"""The task of a table whose network is a `Correction`: a mixture of Gaussians,
 under a learned correction.
 
 This is what `fokker train table` trains. It works on any finite table: columns may be constant,
-offset, coarse or heavy-tailed. Rows are split as `TableTask` splits them.
+offset, coarse or heavy-tailed; values may be missing, and columns of a text may be of categories
+(`fokker.tables.columns` says how they are taken). Columns of texts that tell single rows apart,
+as names and dates do, are left out with a warning. Rows are split as `TableTask` splits them.
 
 - The **mixture** is fitted to the training rows (`fokker.tables.stacking`); it is normalized and
   sampled exactly.
@@ -23,6 +25,7 @@ __all__ = ["MixtureEnergy", "MixtureTask"]
 import dataclasses
 import math
 import torch
+import warnings
 
 from copy import deepcopy
 from functools import cached_property
@@ -31,24 +34,25 @@ from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run
+from .scoring import Reasons
 from .table import FEW, PointEnergy, TableTask, finite
 from ..checks import brief
-from ..data.table import read_table, split
+from ..data.table import Table, read_table, split
 from ..energies import Energy
 from ..runs.config import Config, Correction, TableData
 from ..samplers import Sampled, Verdict
-from ..tables.columns import Columns, Number
+from ..tables.columns import OFF, Category, Columns, Number
 from ..tables.correction import draw, tilt
 from ..tables.model import TableModel
 
 ERRORS = 2.0  # standard errors by which the correction must be a gain
 SHARE = 0.01  # the least effective share of the weights of log Z
-OFF = 1000.0  # nats by which a row is less likely for each constant that it does not have
 
 
 class MixtureTask(TableTask):
     r"""Creates the task of a table and its mixture."""
 
+    repeated = 1000
     explained = (
         "The outlier score is the share of held-out rows that are less odd. The reasons are what"
         " columns add to the surprise, above that of the nearest likely row."
@@ -61,6 +65,13 @@ class MixtureTask(TableTask):
         self.held_out = config.objective
 
     # --- without data ---
+
+    def cells(self, run: Run, rows: list[list[float]]) -> list[list[Any]]:
+        energy = run.energy
+        assert isinstance(energy, MixtureEnergy)
+        texts = energy.categories or ((),) * len(energy.columns)
+        cell = lambda v, t: "" if math.isnan(v) else t[int(v)] if t else v
+        return [[cell(v, t) for v, t in zip(row, texts, strict=True)] for row in rows]
 
     def describe(self, line: Line) -> str:
         said = super().describe(line)
@@ -95,8 +106,8 @@ class MixtureTask(TableTask):
     def load(self) -> Self:
         data, seed = self.source, self.config.seed
         assert isinstance(data, TableData)
-        table, self.path = read_table(Path(data.path)), data.path
-        self.names, self.values = table.columns, table.values
+        table, self.path = without_identifiers(Path(data.path)), data.path
+        self.whole, self.names, self.values = table, table.columns, table.values
         if len(table.values) < FEW:
             raise ValueError(
                 f"{data.path}: expected {FEW} rows or more to train, validate and test on, got"
@@ -105,14 +116,16 @@ class MixtureTask(TableTask):
         rows = split(len(table.values), data.held_out, seed)
         self.rows = dict(zip(("training", "validation", "test"), rows, strict=True))
         train = table.values[rows[0]]
-        self.table = Columns.fit(train.numpy(), self.names)
-        self.varies = varying(self.table)
+        self.table = Columns.fit(train.numpy(), self.names, table.categories)
+        self.every = torch.from_numpy(self.table.encode(table.values.numpy()))
+        fitted = self.every[rows[0]]
+        self.varies = fitted.amin(0) < fitted.amax(0)
+        self.steady = fitted[0].where(~self.varies, math.nan)
         if not self.varies.any():
             raise ValueError(
                 f"{data.path}: expected a column that varies, got {len(train)} equal rows to train"
                 " on"
             )
-        self.every = torch.from_numpy(self.table.encode(table.values.numpy()))
         inner = self.every[:, self.varies]
         self.train, self.validation, self.test = (inner[which] for which in rows)
         self.dim = inner.shape[1]
@@ -137,7 +150,7 @@ class MixtureTask(TableTask):
         return deepcopy(self.start)
 
     def check_card(self, card: Line) -> None:
-        if card.get("table") != table_card(self.table):
+        if card.get("table") != table_card(self.table, self.steady):
             raise ValueError(f"expected the rows that were trained on, got others in {self.path}")
 
     def judge_alone(self, energy: Energy, device: torch.device) -> Line:
@@ -150,7 +163,7 @@ class MixtureTask(TableTask):
         })
 
     def card(self, energy: Energy, device: torch.device) -> Line:
-        return {"table": table_card(self.table)}
+        return {"table": table_card(self.table, self.steady)}
 
     def complete(self, energy: Any, device: torch.device) -> tuple[Line, Line]:
         density = energy.density.to("cpu")
@@ -183,10 +196,31 @@ class MixtureTask(TableTask):
         line |= ranks.once(lambda: self.complete(model, ranks.device))[1]
         return line, [self.describe(line), f"by {run.weights}"]
 
+    def pairs(self, samples: Tensor) -> Any:
+        from .reports import table as figures
+
+        drawn = [
+            j
+            for j, column in enumerate(self.table.columns)
+            if isinstance(column, Number) and not column.constant
+        ][: figures.COLUMNS]
+        if not drawn:
+            return ""
+        data, model = (x[:, drawn] for x in (self.values, samples))
+        data, model = (x[~x.isnan().any(1)] for x in (data, model))
+        names = tuple(self.names[j] for j in drawn)
+        return figures.pair_figure(data, model, names) if len(data) and len(model) else ""
+
     def trust(self, energy: Any) -> str:
-        if energy.level is None:
-            return "The density is a mixture of Gaussians: log Z is known exactly."
-        return "log Z is found from samples of the mixture under the correction."
+        known = "The density is a mixture of Gaussians: log Z is known exactly."
+        if energy.level is not None:
+            known = "log Z is found from samples of the mixture under the correction."
+        if len(self.table.owners) == len(self.table.columns) and not energy.categories:
+            return known
+        return (
+            f"{known} Each category, and each mark of a missing value, counts as a number that is"
+            " 0 or 1: their part of the likelihoods depends on the least width of a Gaussian."
+        )
 
 
 class Inner(Energy):
@@ -216,15 +250,17 @@ class MixtureEnergy(PointEnergy):
     """
 
     unknown = ""
-    normalized = True
+    mixed = normalized = True
     judges = "held-out rows"
 
     def __init__(self, model: TableModel, card: Line, level: float) -> None:
         super().__init__()
         self.model, self.card = model, card
-        self.table = table_of(card["table"])
-        self.varies = varying(self.table)
+        self.table, self.steady = table_of(card["table"])
+        self.varies = self.steady.isnan()
         self.columns = self.table.names
+        texts = [c.texts if isinstance(c, Category) else () for c in self.table.columns]
+        self.categories = tuple(texts) if any(texts) else ()
         inside = model.density.base.centers.shape[1]
         if len(self.table.owners) != model.rows.shape[1] or int(self.varies.sum()) != inside:
             raise ValueError(
@@ -244,7 +280,7 @@ class MixtureEnergy(PointEnergy):
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.inner(x)
-        off = OFF * (z[:, ~self.varies] != 0).to(z).sum(1)
+        off = OFF * (z != self.steady)[:, ~self.varies].to(z).sum(1)
         return self.energy(z[:, self.varies]) + off + self.log_z + self.table.log_volume
 
     def surprise(self, x: Tensor) -> Tensor:
@@ -252,18 +288,17 @@ class MixtureEnergy(PointEnergy):
         z = self.inner(x)
         return torch.cat([self.model.oddness(part) for part in z.split(8192)])
 
-    def outlier_score(self, x: Tensor) -> Tensor:
-        r"""Returns the share of held-out rows that are less odd than each point."""
-        return 1 - torch.cat([self.model.p_values(z) for z in self.inner(x).split(8192)])
-
-    def reasons(self, x: Tensor) -> Tensor:
-        r"""Returns what each column adds to the surprise of points, :math:`(N, D)`."""
-        parts = torch.cat([self.model.reasons(z) for z in self.inner(x).split(1024)])
-        return torch.from_numpy(self.table.gather(parts.numpy()))
+    def reasons(self, x: Tensor) -> Reasons:
+        r"""Returns what each column adds to the surprise of points above that of the nearest
+        likely row."""
+        found = [self.model.reasons(z) for z in self.inner(x).split(1024)]
+        parts, near = (torch.cat(part).numpy() for part in zip(*found, strict=True))
+        gathered = torch.from_numpy(self.table.gather(parts))
+        return Reasons(gathered, torch.from_numpy(self.table.numbers(near)))
 
     def sample(self, n: int, generator: torch.Generator) -> Sampled:
         r"""Returns n points and the verdict on them."""
-        z = torch.zeros(n, len(self.varies), dtype=torch.float64)
+        z = self.steady.expand(n, -1).clone()
         base = self.model.density.base
         if self.level is None:
             z[:, self.varies] = base.sample(n, generator)
@@ -275,32 +310,66 @@ class MixtureEnergy(PointEnergy):
         return Sampled(points, Verdict(said, (), {"log_z": self.log_z, "ess": float(n)}))
 
 
-def varying(table: Columns) -> Tensor:
-    r"""Returns which coordinates are of columns that vary in the training rows, :math:`(d)`."""
-    constant = [isinstance(c, Number) and c.constant for c in table.columns]
-    return torch.tensor([not constant[j] for j in table.owners])
+def without_identifiers(path: Path) -> Table:
+    r"""Returns the table of a file without columns of texts that tell single rows apart, and says
+    so."""
+    table = read_table(path, mixed=True)
+    left = table.identifiers()
+    if not left:
+        return table
+    names = ", ".join(table.columns[j] for j in left)
+    kept = [j for j in range(len(table.columns)) if j not in left]
+    if not kept:
+        raise ValueError(
+            f"{path}: expected columns of numbers or of a few categories, got only"
+            f" {brief(names)}, of texts that tell rows apart: turn them into numbers"
+        )
+    warnings.warn(
+        f"{path}: left out, as their texts tell single rows apart: {brief(names)}; turn dates into"
+        " numbers to keep them",
+        stacklevel=2,
+    )
+    return table.select(kept)
 
 
-def table_card(table: Columns) -> Line:
-    r"""Returns the map of a table in the types of JSON."""
-    columns = [dataclasses.asdict(column) for column in table.columns]
-    names = [field.name for field in dataclasses.fields(Number)]
-    return {"names": names, "columns": [[column[name] for name in names] for column in columns]}
+def table_card(table: Columns, steady: Tensor) -> Line:
+    r"""Returns the map of a table in the types of JSON, and the coordinates that are constant
+    (NaN for those that vary)."""
+    columns = [list(dataclasses.asdict(column).values()) for column in table.columns]
+    columns = [[list(v) if isinstance(v, tuple) else v for v in column] for column in columns]
+    values = [None if math.isnan(v) else v for v in steady.tolist()]
+    return {"columns": columns, "steady": values}
 
 
-def table_of(card: Line) -> Columns:
-    r"""Returns the map of which `table_card` returned this."""
-    kinds = {"name": str, "constant": bool, "gaps": bool}
-    found = []
-    for values in card["columns"]:
-        column = dict(zip(card["names"], values, strict=True))
-        for name, value in column.items():
-            right = type(value) is kinds.get(name, float)
-            if not right or (isinstance(value, float) and not math.isfinite(value)):
-                raise ValueError(f"expected {name} of a column, got {brief(value)}")
-        made = Number(**column)
-        if not made.scale > 0:
-            raise ValueError(f"expected a scale > 0 of column {made.name!r}, got {made.scale}")
-        found.append(made)
+def table_of(card: Line) -> tuple[Columns, Tensor]:
+    r"""Returns the map, and the coordinates that are constant, of which `table_card` returned
+    this."""
+    found = [column_of(values) for values in card["columns"]]
     owners = tuple(j for j, column in enumerate(found) for _ in range(column.width))
-    return Columns(tuple(found), False, owners)
+    steady = [math.nan if v is None else v for v in card["steady"]]
+    if len(steady) != len(owners) or not all(type(v) is float for v in steady):
+        raise ValueError(
+            f"expected the value of each of {len(owners)} coordinates that is constant, got"
+            f" {brief(card['steady'])}"
+        )
+    return Columns(tuple(found), False, owners), torch.tensor(steady, dtype=torch.float64)
+
+
+def column_of(values: list[Any]) -> Number | Category:
+    r"""Returns the column whose fields these are."""
+    if len(values) == 2:
+        name, texts = values
+        whole = isinstance(texts, list) and texts and all(type(t) is str for t in texts)
+        if type(name) is not str or not whole:
+            raise ValueError(f"expected the name and the texts of a column, got {brief(values)}")
+        return Category(name, tuple(texts))
+    kinds = {"name": str, "constant": bool, "gaps": bool}
+    fields = [field.name for field in dataclasses.fields(Number)]
+    for name, value in zip(fields, values, strict=True):
+        right = type(value) is kinds.get(name, float)
+        if not right or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"expected {name} of a column, got {brief(value)}")
+    made = Number(*values)
+    if not made.scale > 0:
+        raise ValueError(f"expected a scale > 0 of column {made.name!r}, got {made.scale}")
+    return made

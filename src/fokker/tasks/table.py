@@ -39,7 +39,7 @@ from typing import Any, Self
 
 from .base import Line, Plane, PointTask, Run
 from .options import Scoring
-from .scoring import matched, reasons_of, score_lines
+from .scoring import Reasons, likely_of, matched, reasons_of, score_lines
 from .. import checks
 from ..analytic import GaussianMixture, fit_mixture
 from ..checks import brief
@@ -49,7 +49,7 @@ from ..derivatives import EnergyLike, Hutchinson, value
 from ..energies import Energy
 from ..files import write_text
 from ..metrics import score_matching_loss
-from ..metrics.attribution import contributions
+from ..metrics.attribution import contributions, p_values
 from ..objectives import Objective
 from ..runs.config import Config, TableData
 from ..runs.presets import table_config
@@ -76,6 +76,7 @@ class TableTask(PointTask):
         "The outlier score is the share of test rows that are more likely. The reasons are what"
         " columns add to the energy, in nats, above that of the nearest center of the rows."
     )
+    repeated = HELD_OUT
     log_volume: float  # by which a log-density of standardized points exceeds that of points
 
     def __init__(self, config: Config) -> None:
@@ -138,24 +139,26 @@ class TableTask(PointTask):
         assert isinstance(energy, PointEnergy)
         checks.place(out, (".csv",))
         checks.another(out, points, "that of the points")
-        x, extra = matched(read_table(points), energy.columns, str(points))
+        table = read_table(points, energy.mixed)
+        x, extra = matched(table, energy.columns, str(points), energy.categories)
         e = energies(energy, x, torch.device("cpu"))
         for i in (~torch.isfinite(e)).nonzero().flatten()[:1].tolist():
             raise FloatingPointError(
                 f"{points}, row {i + 1}: expected a point whose energy is finite, got"
                 f" {float(e[i])}: it is too far from the rows that were trained on"
             )
-        more, cells, notes = score_lines(energy, x, scoring.checked)
-        outlier, odd = energy.outlier_score(x), energy.surprise(x)
+        odd = energy.surprise(x)
+        more, cells, notes = score_lines(energy, x, odd, scoring.checked)
+        share, p = energy.share_below(odd), energy.p_values(odd)
         name = "log_density" if energy.normalized else "log_density_up_to_a_constant"
         text = io.StringIO(newline="")
         lines = csv.writer(text, lineterminator="\n")
-        lines.writerow([name, "outlier", "surprise", *more])
-        for a, b, c, line in zip(-e, outlier, odd, cells, strict=True):
-            lines.writerow([f"{a:.9g}", f"{b:.6g}", f"{c:.9g}", *line])
+        lines.writerow([name, "outlier", "surprise", "p_value", *more])
+        for a, b, c, d, line in zip(-e, share, odd, p, cells, strict=True):
+            lines.writerow([f"{a:.9g}", f"{b:.6g}", f"{c:.9g}", f"{d:.6g}", *line])
         write_text(out, text.getvalue())
         if extra:
-            notes.append(f"ignored columns: {', '.join(extra)}")
+            notes.append(f"ignored columns: {checks.brief(', '.join(extra), 200)}")
         if not energy.normalized:
             notes.append(f"log Z is not known: {energy.unknown}")
         return "\n".join([f"{len(x)} points: {out}, by {run.weights}", *notes])
@@ -165,7 +168,7 @@ class TableTask(PointTask):
     def load(self) -> Self:
         data, seed = self.source, self.config.seed
         table, self.path = read_table(Path(data.path)), data.path
-        self.names, self.values = table.columns, table.values
+        self.whole, self.names, self.values = table, table.columns, table.values
         self.dim = len(table.columns)
         if self.dim > COLUMNS:
             raise ValueError(f"{data.path}: expected at most {COLUMNS} columns, got {self.dim}")
@@ -200,6 +203,8 @@ class TableTask(PointTask):
 
     def fingerprint(self) -> str:
         total = hashlib.sha256(repr(self.names).encode())
+        if self.whole.categories:
+            total.update(repr(self.whole.categories).encode())
         total.update(self.values.double().numpy().tobytes())
         return total.hexdigest()
 
@@ -235,7 +240,7 @@ class TableTask(PointTask):
         r"""Returns the divergence of rows, repeated, with the same noise at every call."""
         objective: Objective = self.held_out
         generator = torch.Generator(device).manual_seed(0)
-        x = rows.to(device).repeat(-(-HELD_OUT // len(rows)), 1)[:HELD_OUT]
+        x = rows.to(device).repeat(-(-self.repeated // len(rows)), 1)[: self.repeated]
         with torch.no_grad():
             return float(objective(energy, x, None, generator).loss)
 
@@ -344,20 +349,22 @@ class TableTask(PointTask):
             "test rows": every[self.rows["test"]],
             "samples of the model": -energies(energy, samples, cpu),
         }
-        pairs = figures.pair_figure(self.values, samples, self.names)
+        odd = energy.surprise(self.values)
+        pairs = self.pairs(samples)
+        scores = figures.scores_figure(odd, torch.tensor(energy.reference), energy.judges)
         curves = figures.curves_figure(run.metrics, run.chosen)
         histogram = embed(
             figures.histogram_figure(logs), run.path / "log_density.png", "log-densities"
         )
         places = "" if self.dim == 1 else ", the rows below the diagonal and the samples above it"
-        shown = figures.COLUMNS
-        more = f" Columns after the {shown}th are not drawn." if self.dim > shown else ""
+        most = figures.COLUMNS
+        more = f" Columns after the {most}th are not drawn." if self.dim > most else ""
         return f"""
 <h2>On rows kept aside</h2>
 {self.numbers(run)}
 <p class="sub">{self.trust(energy)}</p>
 <h2>Data and samples</h2>
-{embed(pairs, run.path / "pairs.png", "columns")}
+{pairs and embed(pairs, run.path / "pairs.png", "columns")}
 <p class="sub">Rows of the table and {SAMPLES} samples of the model{places}. Axes hold
 99 % of the rows.{more} {escape(drawn.verdict.sentence)}</p>
 <h2>Log-density</h2>
@@ -366,9 +373,19 @@ class TableTask(PointTask):
 The first bin also holds all that is below it.</p>
 <h2>Training</h2>
 {embed(curves, run.path / "curves.png", "curves of training")}
+<h2>Scores</h2>
+{embed(scores, run.path / "scores.png", "outlier scores")}
+<p class="sub">How odd the rows of the table are, beside {len(energy.reference)} {energy.judges}.
+Of normal rows 5 % and 1 % are to the right of the lines.</p>
 <h2>Most unusual rows</h2>
-{self.unusual(energy, every)}
+{self.unusual(energy, every, odd)}
 <p class="sub">Rows count from 1, without a header. {self.explained}</p>"""
+
+    def pairs(self, samples: Tensor) -> Any:
+        r"""Returns the figure of the columns, or nothing where there is none to draw."""
+        from .reports import table as figures
+
+        return figures.pair_figure(self.values, samples, self.names)
 
     def trust(self, energy: "PointEnergy") -> str:
         r"""Returns what is known of the likelihoods, in words."""
@@ -411,19 +428,25 @@ The first bin also holds all that is below it.</p>
             if all(key in line for start, key in absent.items() if words.startswith(start))
         ])
 
-    def unusual(self, energy: "PointEnergy", logs: Tensor) -> str:
-        r"""Returns the table of the rows with the least log-density, by their number in the
+    def unusual(self, energy: "PointEnergy", logs: Tensor, odd: Tensor) -> str:
+        r"""Returns the table of the rows with the highest surprise, by their number in the
         file."""
         from .reports.page import rows
 
-        shown, lines = self.names[:VALUES], []
-        for i in energy.surprise(self.values).argsort(descending=True)[:UNUSUAL].tolist():
+        names, lines = self.names[:VALUES], []
+        order = odd.argsort(descending=True)[:UNUSUAL]
+        found = energy.reasons(self.values[order])
+        scores = energy.share_below(odd[order]).tolist()
+        why = reasons_of(found.parts, energy.columns)
+        likely = likely_of(found, energy.columns, energy.categories)
+        for i, score, reason, near in zip(order.tolist(), scores, why, likely, strict=True):
             (part,) = (name for name, which in self.rows.items() if i in which)
-            score = float(energy.outlier_score(self.values[i : i + 1]))
-            (why,) = reasons_of(energy.reasons(self.values[i : i + 1]), self.names)
-            values = (f"{v:.6g}" for v in self.values[i, : len(shown)])
-            lines.append([str(i + 1), part, f"{logs[i]:.2f}", f"{score:.3f}", why, *values])
-        return rows(lines, ("row", "part", "log-density", "outlier score", "reasons", *shown))
+            values = (self.whole.cell(i, j) for j in range(len(names)))
+            lines.append([
+                str(i + 1), part, f"{logs[i]:.2f}", f"{score:.3f}", reason, near, *values
+            ])  # fmt: skip
+        head = ("row", "part", "log-density", "outlier score", "reasons", "nearest likely row")
+        return rows(lines, (*head, *names))
 
     def plane(self) -> Plane:
         if self.dim != 2:
@@ -481,9 +504,11 @@ class PointEnergy(Energy, abc.ABC):
     r"""Abstract energy of points in the units of a table, and what tells odd points."""
 
     columns: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...] = ()  # of each column, see `Table`
+    mixed = False  # whether values may be missing, or categories
     normalized: bool  # whether E = -log p
     unknown: str  # why log Z is not known, in words
-    reference: list[float]  # the surprise of rows kept aside
+    reference: list[float]  # the surprise of rows kept aside, in ascending order
     judges: str  # those rows, in words
     card: Line  # what reading it needs
 
@@ -492,12 +517,21 @@ class PointEnergy(Energy, abc.ABC):
         r"""Returns how odd points are, :math:`(N)`."""
 
     @abc.abstractmethod
+    def reasons(self, x: Tensor) -> Reasons:
+        r"""Returns what each column adds to how odd points are."""
+
     def outlier_score(self, x: Tensor) -> Tensor:
         r"""Returns the share of rows kept aside that are less odd than each point."""
+        return self.share_below(self.surprise(x))
 
-    @abc.abstractmethod
-    def reasons(self, x: Tensor) -> Tensor:
-        r"""Returns what each column adds to how odd points are, :math:`(N, D)`."""
+    def share_below(self, odd: Tensor) -> Tensor:
+        r"""Returns the share of rows kept aside that have less surprise than each."""
+        reference = torch.tensor(self.reference, dtype=torch.float64)
+        return torch.searchsorted(reference, odd).double() / len(reference)
+
+    def p_values(self, odd: Tensor) -> Tensor:
+        r"""Returns the p-values of points by their surprise."""
+        return p_values(torch.tensor(self.reference, dtype=torch.float64), odd)
 
 
 class TableEnergy(PointEnergy):
@@ -547,17 +581,13 @@ class TableEnergy(PointEnergy):
         r"""Returns the energies of standardized points."""
         return energies(self.energy, self.inner(x), x.device)
 
-    def outlier_score(self, x: Tensor) -> Tensor:
-        r"""Returns the share of the test rows that are more likely than each point."""
-        reference = torch.tensor(self.reference, dtype=torch.float64)
-        return torch.searchsorted(reference, self.surprise(x)).double() / len(reference)
-
-    def reasons(self, x: Tensor) -> Tensor:
+    def reasons(self, x: Tensor) -> Reasons:
         r"""Returns what each column adds to the energy above that of the nearest center of the
         rows."""
-        means, parts = self.base.means, []
+        means, parts, likely = self.base.means, [], []
         for z in self.inner(x).split(DRAWN):
             start = means.to(z)[torch.cdist(z, means.to(z)).argmin(1)]
             inside = lambda y: value(self.energy, y)
             parts.append(contributions(inside, z, start).detach())
-        return torch.cat(parts).double()
+            likely.append(self.standardize.inverse(start))
+        return Reasons(torch.cat(parts).double(), torch.cat(likely))

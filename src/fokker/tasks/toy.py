@@ -13,6 +13,7 @@ from torch import Tensor
 from typing import Self
 
 from .base import Line, Plane, PointTask, Run
+from ..compute.fitting import check_scale
 from ..compute.ranks import ALONE, Ranks
 from ..energies import Energy
 from ..grid import Grid
@@ -47,6 +48,7 @@ class ToyTask(PointTask):
         self.data = config.data.build()
 
     def load(self) -> Self:
+        check_scale(self.data.sample(1000, torch.Generator().manual_seed(0)))
         return self
 
     def batch(self, n: int, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,6 @@
 r"""The figures of a report on a table."""
 
-__all__ = ["COLUMNS", "curves_figure", "histogram_figure", "pair_figure"]
+__all__ = ["COLUMNS", "curves_figure", "histogram_figure", "pair_figure", "scores_figure"]
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from typing import Any
 
 from .page import figure
+from ...metrics.attribution import threshold
 
 COLUMNS = 4  # in the pair plot
 POINTS = 1000  # rows in a scatter plot, at most
@@ -95,4 +96,26 @@ def histogram_figure(logs: dict[str, Tensor]) -> Figure:
         )  # fmt: skip
     axis.set(title="log-density, nats", yticks=[])
     axis.legend(fontsize=8, frameon=False, loc="upper left")
+    return fig
+
+
+def scores_figure(odd: Tensor, reference: Tensor, judges: str) -> Figure:
+    r"""Draws how odd the rows of a table are, beside rows kept aside, with the thresholds of
+    false-alarm rates. What is beyond the last percent is in the last bin."""
+    both = torch.cat([odd, reference])
+    low, high = np.quantile(both.numpy(), (0.0, 0.99))
+    limits = {rate: threshold(reference, rate)[0] for rate in (0.05, 0.01)}
+    high = max(high, *limits.values(), low + 1e-6 * (1 + abs(low)))
+    fig = figure(9.6, 2.8)
+    axis = fig.subplots()
+    for name, values, color in (("rows of the table", odd, DATA), (judges, reference, TEST)):
+        axis.hist(
+            values.clamp_max(float(high)).numpy(), bins=40, range=(low, high), density=True,
+            color=color, histtype="step", lw=1.4, label=name,
+        )  # fmt: skip
+    for (rate, limit), style in zip(limits.items(), ("--", "-"), strict=True):
+        name = f"false-alarm rate {rate:.0%}"
+        axis.axvline(limit, color="0.6", lw=1, ls=style, label=name)
+    axis.set(title="surprise, high for odd rows", yticks=[])
+    axis.legend(fontsize=8, frameon=False)
     return fig

@@ -1,0 +1,71 @@
+r"""Forecasts: about how long a job on images will take, said before it begins.
+
+A job is mostly gradients of one network at batches of one size. One of them is timed, after one
+that warms up; the job takes as many times as long.
+"""
+
+__all__ = ["forecast", "words"]
+
+import sys
+import time
+import torch
+
+from collections.abc import Callable
+from typing import Any
+
+from ..samplers.field import slope
+from ..shapes import constant
+
+SHORT = 10.0  # seconds of a job of which nothing is said
+
+
+def words(seconds: float) -> str:
+    r"""Returns a time in words, with one digit or two.
+
+    Example:
+        >>> [words(t) for t in (42.0, 100.0, 6000.0)]
+        ['40 seconds', '2 minutes', '1.7 hours']
+    """
+    if seconds < 90:
+        return f"{round(seconds, -1):.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+def told(line: str) -> None:
+    print(f"fokker: {line}", file=sys.stderr, flush=True)
+
+
+def forecast(
+    job: str,
+    energy: Any,
+    shape: tuple[int, ...],
+    n: int,
+    batch: int,
+    gradients: int,
+    device: torch.device,
+    say: Callable[[str], None] = told,
+) -> float:
+    r"""Says about how long a job will take, if that is long, and returns the seconds.
+
+    Arguments:
+        job: What it is, in words.
+        energy: The energy of every level, or denoiser.
+        shape: The shape of an image.
+        n: The number of images.
+        batch: The number of images at once.
+        gradients: The number of gradients per batch.
+        device: The device.
+        say: Called with a line.
+    """
+    count = min(n, batch)
+    x = torch.zeros(count, *shape, device=device)
+    for _ in range(2):
+        begin = time.perf_counter()
+        float(slope(energy, x, constant(1.0, x)).detach().mean())  # waits for a GPU
+        took = time.perf_counter() - begin
+    seconds = took * gradients * n / count
+    if seconds > SHORT:
+        say(f"{job}: about {words(seconds)}")
+    return seconds
