@@ -82,7 +82,8 @@ class Train:
     restartable: bool = False
     """Continue the run in --out if there is one, begin it if not: for jobs that are restarted."""
     minutes: float | None = None
-    """Save and stop after this many minutes, to be resumed; train to the end if not given."""
+    """Save and stop after this many minutes of this call, to be resumed; train to the end if not
+    given. Reading the data, compiling and FIDs count."""
     save_minutes: float = SAVE
     """Save after this many minutes at the latest, also between evaluations: what a process that is
     killed loses, at most."""
