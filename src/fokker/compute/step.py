@@ -208,9 +208,10 @@ class Step:
         params = {k: p.detach() for k, p in named.items() if p.requires_grad}
         others = {k: p.detach() for k, p in named.items() if not p.requires_grad}
         arguments = (params, others | dict(self.energy.named_buffers()), x)
-        inputs = [(*arguments, *piece) for piece in self.pieces(x, tuple(state or ()))]
+        pieces = self.pieces(x, tuple(state or ()))
+        inputs: list[tuple[Any, ...]] = [(*arguments, *piece) for piece in pieces]
         if label is not None:  # a rank as well, to have its place
-            whole = torch.full((1,), self.parts[0].rank, dtype=torch.long, device=x.device)
+            whole = torch.full((1,), int(self.parts[0].rank), device=x.device)
             inputs = [(*(i if len(i) == 5 else (*i, whole)), label) for i in inputs]
         key = self.key(inputs[0])
         if key not in self.traces:
