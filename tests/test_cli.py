@@ -4,6 +4,7 @@ import os
 import pytest
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import torch
@@ -114,6 +115,24 @@ def test_an_interrupted_command_is_one_line(capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 130 and capsys.readouterr().err == "fokker: interrupted\n"
+
+
+def test_an_interrupt_while_modules_are_imported_has_no_traceback():
+    code = """if True:
+        import signal, sys
+
+        class Finder:
+            def find_spec(self, name, *rest):
+                if name == "fokker.analytic":
+                    signal.raise_signal(signal.SIGINT)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["/usr/bin/fokker"]
+        sys.meta_path.insert(0, Finder())
+        import fokker
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert run.returncode == -signal.SIGINT and not run.stderr
 
 
 def test_a_reader_that_has_gone_is_no_fault(monkeypatch, capsys):
