@@ -25,6 +25,7 @@ from fokker.runs.presets import generation_config
 from fokker.runs.toml import dumps, loads
 from fokker.shapes import align
 from torch import Tensor
+from typing import Any
 
 DIMENSIONS = (2, 64, 1024)
 TERMS = [TimeScore(), Classification(), Classification(levels=2, spread=0.5)]
@@ -223,7 +224,7 @@ def test_the_preset_ties():
         (lambda: Classification(spread=0.0), "spread to be a finite number > 0"),
         (lambda: Classification(0.0), "weight to be a finite number > 0"),
         (lambda: LevelDCD(0.3, ties=(Classification(),)), "conditional=False"),
-        (lambda: LevelDCD(0.3, conditional=True, ties=Classification()), "ties to be a tuple"),
+        (lambda: LevelDCD(0.3, conditional=True, ties=3), "ties to be a tuple"),
         (lambda: LevelDCD(0.3, conditional=True, ties=(3,)), "expected tie"),
         (lambda: Wide(low=3.0, high=1.0), "expected low <= high"),
     ],
@@ -263,7 +264,7 @@ def test_rows_of_several_points_keep_their_class(form):
     torch.manual_seed(0)
     gradients, loss, *_ = step(params, {}, x, (), None, label)
     torch.manual_seed(0)
-    told = lambda p, s: energy(p, s, label.repeat(len(p) // 6))
+    told: Any = lambda p, s: energy(p, s, label.repeat(len(p) // 6))
     expected = objective.part(told, x, None, None).loss
     assert torch.allclose(loss, expected.detach())
     (slope,) = torch.autograd.grad(expected, energy.w)
