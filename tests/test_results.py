@@ -396,3 +396,20 @@ def test_what_the_docs_say_of_composition():
     assert f"have {100 * space['naive']['width']:.0f} % of the right variance" in docs
     assert f"and by {off['corrected']} by the corrected flow" in docs
     assert abs(space["corrected"]["width"] - 1) < 0.05 < abs(space["naive"]["width"] - 1)
+
+
+def test_what_the_docs_say_of_odd_images():
+    rows = results.load(ROOT / "results/ood.json")["rows"]
+    fields = {"train", "test", "rule", "level", "auroc", "images", "chosen"}
+    assert all(fields <= set(row) for row in rows)
+    found = {
+        (r["test"], r["rule"], r["level"]): r["auroc"] for r in rows if r["run"] == "celeba32"
+    }
+    docs = words_of("docs/densities.md")
+    svhn, blurred = (found[test, "energy", 0.03] for test in ("svhn", "blurred"))
+    assert f"an AUROC of {svhn:.2f} against SVHN and {blurred:.2f} against its own test" in docs
+    assert found["svhn", "score", 0.03] < 0.5 and found["blurred", "score", 0.03] < 0.5
+    (n,) = {r["images"] for r in rows}
+    (usual,) = {r["usual"] for r in rows}
+    assert f"With {n} images of each set" in docs and f"{usual} training images are few" in docs
+    assert 0.5 / (3 * n) ** 0.5 < 0.06  # the standard error of an area, at most
