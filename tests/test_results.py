@@ -412,4 +412,4 @@ def test_what_the_docs_say_of_odd_images():
     (n,) = {r["images"] for r in rows}
     (usual,) = {r["usual"] for r in rows}
     assert f"With {n} images of each set" in docs and f"{usual} training images are few" in docs
-    assert 0.5 / (3 * n) ** 0.5 < 0.06  # the standard error of an area, at most
+    assert round(0.5 / n**0.5, 2) == pytest.approx(0.07)  # sqrt(A (1 - A) / n) at most
