@@ -283,7 +283,7 @@ def photograph_config(
     if time:
         if not isinstance(objective, LevelDCD):
             raise ValueError(f"expected a time score only of an energy, got one of {method!r}")
-        objective = replace(objective, time=time)
+        objective = replace(objective, ties=(TimeScore(time),))
     network = UNet(
         width=64,
         blocks=2,
