@@ -16,9 +16,11 @@ from fokker.images.operators import Blur, Downscale, Mask, gaussian_kernel
 from fokker.images.photograph import noise_of, of_255
 from fokker.images.restore import geometric_levels, restore
 from fokker.networks import UNetEnergy
+from fokker.objectives import TimeScore
 from fokker.runs.config import Config, ImageData, Optimization, UNet
 from fokker.runs.presets import photograph_config
 from fokker.runs.shipped import PHOTOGRAPHS, names
+from fokker.runs.toml import dumps, loads
 from pathlib import Path
 from PIL import Image
 
@@ -230,6 +232,12 @@ def trained(tmp_path_factory):
         evaluate=15,
     )
     return fit(config, tmp_path_factory.mktemp("photographs") / "run").path
+
+
+def test_a_time_score_is_a_tie():
+    config = photograph_config("dcd-central", ImageData("x", crop=64), time=0.1)
+    assert config.objective.ties == (TimeScore(0.1),)
+    assert loads(dumps(config)) == config
 
 
 def test_the_preset():

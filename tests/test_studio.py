@@ -104,7 +104,7 @@ def test_forms_are_those_of_the_dataclasses(kind):
 
 def test_forms_of_network_and_optimization():
     names = {field.name for field in dataclasses.fields(Optimization)}
-    listed = {"restarts"}  # no plain value, and a run there begins once
+    listed = {"restarts", "widths"}  # no plain values, and a run there begins once
     assert walk(describe(Network), Network) == {f.name for f in dataclasses.fields(Network)}
     assert walk(describe(Optimization), Optimization) == names - listed
     shown = {field["name"] for field in presets()["forms"]["optimization"]}

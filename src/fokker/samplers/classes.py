@@ -115,11 +115,11 @@ class Told:
 
 @torch.no_grad()
 def class_energies(energy: Any, x: Tensor, sigma: float, classes: int, batch: int = 250) -> Tensor:
-    r"""Returns :math:`E(x, \sigma, c)` of each point and class, (B, K).
+    r"""Returns :math:`E(x, \sigma, c)` of each point and class, :math:`(B, K)`.
 
     Arguments:
         energy: The energy.
-        x: The points, (B, *), with noise of the level.
+        x: The points, :math:`(B, *)`, with noise of the level.
         sigma: The level.
         classes: The number K of classes.
         batch: The number of points at once.
