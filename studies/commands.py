@@ -774,13 +774,16 @@ class ReproduceFlows:
         for name in self.samplers:
             if name not in FLOWS:
                 raise checks.unknown(name, list(FLOWS), "a method", "--samplers")
+        console = Console()
+        say = lambda text: console.print(text, markup=False, soft_wrap=True)
+        how = (self.images, self.fine, self.device, say)
         usual = [] if self.only_schedules else [flows.Schedule(*t) for t in flows.TRIALS]
         more = flows.schedules(self.evaluations, self.samplers, self.rhos, self.lowest)
-        trials, console = list(dict.fromkeys([*usual, *more])), Console()
-        say = lambda text: console.print(text, markup=False, soft_wrap=True)
-        rows = flows.run(self.runs, trials, self.images, self.fine, self.device, say)
-        for name in dict.fromkeys(row["run"] for row in rows):
-            own = [row for row in rows if row["run"] == name]
+        rows = flows.run(self.runs, usual, *how) if usual else []
+        chosen = flows.run(self.runs, more, *how, suite="schedules") if more else []
+        rows += chosen
+        for name in dict.fromkeys(row["run"] for row in chosen):
+            own = [row for row in chosen if row["run"] == name]
             for n, best in flows.choose(own, self.evaluations).items():
                 text = f"--sampler {best['sampler']} --steps {best['steps']} --rho {best['rho']:g}"
                 say(f"{name}, {n} evaluations: {text} --sigma-min {best['sigma_min']:g}, error"

@@ -35,6 +35,7 @@ TRIALS = (
 SCHEDULED = (8, 12, 16)  # evaluations
 RHOS = (3.0, 5.0, 7.0, 9.0)
 LOWEST = (0.002, 0.01, 0.03)  # last levels
+USUAL = {"suite": "methods", "rho": 7.0, "sigma_min": 0.002}  # of rows that do not say
 FLOW = karras(18)  # its ends are those of the exact flow
 
 
@@ -136,6 +137,7 @@ def run(
     fine: int,
     device: str,
     progress: Callable[[str], None],
+    suite: str = "methods",
 ) -> list[results.Row]:
     r"""Returns the rows of runs, or of energies that come with the package."""
     rows = []
@@ -145,15 +147,14 @@ def run(
         field = field_of(trained.energy_on(device, exact=True), device)
         say = lambda text, name=name: progress(f"{name}, {text}")
         found = measure(field, trials, images, trained.shape, fine, device, progress=say)
-        rows += [{"run": trained.path.name, **row} for row in found]
+        rows += [{"suite": suite, "run": trained.path.name, **row} for row in found]
     return rows
 
 
 def add(out: Path, fresh: Sequence[results.Row], device: str) -> list[results.Row]:
     r"""Puts rows into a file, in the place of those of the same schedules; returns all."""
-    fields = ("run", "sampler", "steps", "rho", "sigma_min")
-    usual = {"rho": 7.0, "sigma_min": 0.002}
-    key = lambda row: tuple((usual | row)[field] for field in fields)
+    fields = ("suite", "run", "sampler", "steps", "rho", "sigma_min")
+    key = lambda row: tuple((USUAL | row)[field] for field in fields)
     before = results.rows_of(results.load(out)) if out.exists() else []
     fresh = [{**row, **results.provenance(device)} for row in fresh]
     new = {key(row) for row in fresh}

@@ -32,7 +32,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "cd": ("method", "trial", "value", "data", "seed", "steps"),
     "denoising": ("data", "preset", "method", "rule", "sigma", "clipped", "form"),
     "estimators": ("group", "estimator", "net", "batch", "trained", "form"),
-    "flows": ("run", "sampler", "steps", "rho", "sigma_min"),
+    "flows": ("suite", "run", "sampler", "steps", "rho", "sigma_min"),
     "generation": ("data", *DRAW),
     "likelihood_tables": ("data", "method", "seed"),
     "mixtures": ("d", "method", "seed", "steps"),

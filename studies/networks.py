@@ -536,14 +536,13 @@ def train(
 ) -> Run:
     r"""Trains the run of a trial, or goes on with it; raises `TooLate` at the deadline of a trial
     that is split."""
-    minutes = None
-    if settings.split and settings.deadline is not None:
-        minutes = max(0.0, settings.deadline - time.time()) / 60
-    options: dict[str, Any] = {"progress": tick, "turn": turn, "minutes": minutes}
+    end = settings.deadline if settings.split else None
+    over = lambda *_: end is not None and time.time() > end
+    options: dict[str, Any] = {"progress": tick, "turn": turn, "watch": over}
     try:
         return fit(config, place, started, **options, save=SAVE if settings.split else None)
     except Interrupted as stop:
-        if not stop.late:
+        if not (stop.late or over()):
             raise
         raise TooLate(f"stopped after step {stop.step}; the same command goes on") from None
 

@@ -77,7 +77,8 @@ def energy_distance(x, y):
 
 
 def test_registry():
-    assert {k for k in Flow.__subclasses__() if not inspect.isabstract(k)} == set(FLOWS.values())
+    kinds = {*Flow.__subclasses__(), *Multistep.__subclasses__()}
+    assert {k for k in kinds if not inspect.isabstract(k)} == set(FLOWS.values())
 
 
 def test_the_exact_energy_is_that_of_the_diffused_mixture():

@@ -285,7 +285,8 @@ def flow_table(path: Path) -> str:
     r"""Returns how far samples are from where the flow leads, or how to measure it."""
     if not path.exists():
         return "Not measured yet: `fokker reproduce flows --out results/flows.json` does."
-    rows = [row for row in results.load(path)["rows"] if USUAL.items() <= (USUAL | row).items()]
+    rows = results.load(path)["rows"]
+    rows = [row for row in rows if row.get("suite", "methods") == "methods"]
     runs = list(dict.fromkeys(row["run"] for row in rows))
     cells: dict[tuple[int, int, str], dict[str, str]] = {}
     for row in rows:
@@ -301,7 +302,7 @@ def flow_table(path: Path) -> str:
 def schedule_table(path: Path) -> str:
     r"""Returns the best levels for few evaluations, beside EDM's with the same method."""
     rows = results.load(path)["rows"] if path.exists() else []
-    rows = [row for row in rows if "rho" in row]
+    rows = [row for row in rows if row.get("suite") == "schedules"]
     if not rows:
         return "Not measured yet: `fokker reproduce flows --out results/flows.json` does."
     header = ("energy", "evaluations", "sampler", "steps", "ρ", "last level", "error", "EDM's")

@@ -167,7 +167,9 @@ def once(job: Job, place: Path, free: int, mounted: bool, new: dict[str, bytes])
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=50, help="fill points of each command")
-    parser.add_argument("--only", nargs="+", default=None, help="names of commands; all if not given")
+    parser.add_argument(
+        "--only", nargs="+", default=None, help="names of commands; all if not given"
+    )
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(args)
     torch.set_num_threads(1)

@@ -21,6 +21,7 @@ from .denoise import Denoise
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .export import Export
+from .folder import TrainImages
 from .output import mute
 from .pack import Pack, Unpack
 from .report import Report
@@ -47,6 +48,7 @@ COMMANDS: dict[str, type | dict[str, type] | str] = {
         "denoising": TrainDenoising,
         "photographs": TrainPhotographs,
         "generation": TrainGeneration,
+        "images": TrainImages,
     },
     "evaluate": Evaluate,
     "sample": Sample,

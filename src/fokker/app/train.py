@@ -82,7 +82,8 @@ class Train:
     restartable: bool = False
     """Continue the run in --out if there is one, begin it if not: for jobs that are restarted."""
     minutes: float | None = None
-    """Save and stop after this many minutes, to be resumed; train to the end if not given."""
+    """Save and stop after this many minutes of this call, to be resumed; train to the end if not
+    given. Reading the data, compiling and FIDs count."""
     save_minutes: float = SAVE
     """Save after this many minutes at the latest, also between evaluations: what a process that is
     killed loses, at most."""
@@ -105,7 +106,7 @@ class Train:
             base: The configuration of the preset, changed here by the options that were given.
             name: The name of the run folder under runs/ if none is given.
         """
-        config, out = apply(self, self.moved(self.budget(base))), self.out or Path("runs") / name
+        config, out = apply(self, self.moved(self.counted(base))), self.out or Path("runs") / name
         if self.dry_run:
             print(dumps(config), end="")
             sys.exit(0)
@@ -149,7 +150,7 @@ class Train:
         print(f"run: {out}")
         return run
 
-    def budget(self, base: Config) -> Config:
+    def counted(self, base: Config) -> Config:
         r"""Returns a configuration with as many steps as a budget of images has, if one was
         given."""
         images = getattr(self, "images", None)

@@ -191,6 +191,7 @@ def read_images(
     split: str = "train",
     data_dir: str | Path | None = None,
     size: int | None = None,
+    channels: int | None = None,
 ) -> Images:
     r"""Reads a set of images, from the cache if it was decoded before.
 
@@ -201,12 +202,13 @@ def read_images(
         data_dir: The folder where named sets lie; that of `FOKKER_DATA` if not given.
         size: The side of the square that each image is cropped and resized to; as they are if not
             given.
+        channels: The channels that all images are brought to, 1 or 3; as they are if not given.
     """
     checks.one_of(SPLITS, split=split)
     if size is not None:
         checks.positive_integer(size=size)
         checks.between(1, SIDE, size=size)
-    name, channels = name_of(source), None
+    name = name_of(source)
     if isinstance(source, str) and source in SETS:
         channels = SETS[source].channels
     folder = folder_of(source, split, data_dir)

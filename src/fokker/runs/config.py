@@ -128,6 +128,8 @@ class ImageData(Data):
     """The side to which images are cropped and resized; as they are if not given."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    channels: int | None = None
+    """The channels that images are brought to, 1 (grey) or 3; as they are if not given."""
     crop: int | None = None
     """The side of the square that is cut at a random place from each training image, turned by a
     random multiple of 90 degrees; the whole image if not given."""
@@ -143,6 +145,8 @@ class ImageData(Data):
 
     def __post_init__(self) -> None:
         checks.between(0, 1, drop=self.drop, augment=self.augment)
+        if self.channels not in {None, 1, 3}:
+            raise ValueError(f"expected channels 1 or 3, got {self.channels!r}")
 
     @property
     def title(self) -> str:

@@ -204,6 +204,7 @@ def fit(
         progress: Called after each evaluation with the number of steps done and the line of
             `metrics.jsonl`, and once a step with an empty line; on rank 0.
         minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
+            Reading the data and compiling count, but for a run that waits for its turn.
         say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank
             0.
         watch: Called once a step with the number of steps done, the loss and the averaged
@@ -221,7 +222,7 @@ def fit(
             f"expected a Config, of fokker.runs.presets, got {checks.brief(config)}; to train an"
             " energy of your own on points in memory: fokker.fit_energy(energy, objective, data)"
         )
-    folder = Path(out)
+    folder, clock = Path(out), time.perf_counter()
     if not isinstance(resume, bool) and resume != "if-any":
         raise ValueError(f"expected resume to be True, False or 'if-any', got {resume!r}")
     if minutes is not None:
@@ -258,6 +259,8 @@ def fit(
             ranks.once(run.begin_part)
         if config.compile and run.done < config.optimization.steps:
             run.rehearse()
+        if minutes is not None and turn is None:
+            minutes = max(0.0, minutes - (time.perf_counter() - clock) / 60)
         with nullcontext() if turn is None else turn:
             train(run, stops, progress, minutes, say, watch, save)
         return read_run(folder)

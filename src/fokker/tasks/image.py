@@ -386,7 +386,8 @@ class ImageTask(Task):
         return total.hexdigest()
 
     def read(self, split: str) -> Images:
-        return read_images(self.data.source, split, self.data.data_dir, size=self.data.size)
+        data = self.data
+        return read_images(data.source, split, data.data_dir, data.size, data.channels)
 
     def batch(self, n: int, generator: torch.Generator) -> Tensor:
         device = generator.device
@@ -720,6 +721,15 @@ class ImageTask(Task):
         )
         these = f"these {len(clean)} test images" if len(clean) > 1 else "this one test image"
         header = ("σ", "mean of RMSE", "RMSE of mean", "PSNR, dB", "SSIM")
+        shown = {
+            "samples.png": ("Samples", "samples drawn by the energy"),
+            "odd.png": ("The oddest pictures, and where", "each picture, and red where it is odd"),
+        }
+        drawings += "".join(
+            f"<h2>{title}</h2>\n{picture(run.path / name, words, run.path)}\n"
+            for name, (title, words) in shown.items()
+            if (run.path / name).exists()
+        )
         return f"""{drawings}<h2>Denoising</h2>
 {pictures}
 <h2>Errors of {these}</h2>
