@@ -214,7 +214,7 @@ def fit(
         turn: Entered when all is ready to train, the step compiled, and left when training is
             over: a lock by which several runs that are prepared side by side take turns on a
             device. The seconds of a run begin there.
-        save: The minutes after which it is saved even where no evaluation is due; none if not given.
+        save: The minutes after which it is saved even if no evaluation is due; none if not given.
     """
     if not isinstance(config, Config):
         raise ValueError(

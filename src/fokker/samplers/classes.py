@@ -119,7 +119,7 @@ def class_energies(energy: Any, x: Tensor, sigma: float, classes: int, batch: in
 
     Arguments:
         energy: The energy.
-        x: The points, (B, *), with noise of the level.
+        x: The points, :math:`(B, *)`, with noise of the level.
         sigma: The level.
         classes: The number K of classes.
         batch: The number of points at once.
