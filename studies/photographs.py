@@ -16,7 +16,7 @@ Restoration: blur by a Gaussian of 1.6 pixels, 50 % of the pixels missing, and h
 with noise 2 of 255. `start` is the operator's first guess, from which descent starts.
 """
 
-__all__ = ["PUBLISHED", "TASKS", "methods", "pictures", "row_of"]
+__all__ = ["NOISES", "PUBLISHED", "TASKS", "estimates", "methods", "pictures", "row_of"]
 
 import math
 import numpy as np
@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from collections.abc import Callable
 from fokker.data.picture import read_png
 from fokker.images.denoise import errors
+from fokker.images.noise import estimate_sigma
 from fokker.images.operators import Blur, Downscale, Mask, Operator, gaussian_kernel
 from fokker.images.photograph import clean_photograph, noise_of, to_255
 from fokker.images.restore import restore
@@ -40,7 +41,8 @@ from typing import Any, NamedTuple
 from . import results
 
 SIGMAS = (15.0, 25.0, 50.0)
-TASKS = ("denoise", "deblur", "inpaint", "upscale")
+NOISES = (5.0, 10.0, 15.0, 25.0, 50.0, 75.0)  # whose estimates are judged
+TASKS = ("denoise", "deblur", "inpaint", "upscale", "noise")
 PUBLISHED = {  # bsd68, whole: 15, 25, 50
     "BM3D, published": (31.07, 28.57, 25.62),
     "DnCNN, published": (31.73, 29.23, 26.23),
@@ -86,17 +88,18 @@ def noisy(x: Tensor, sigma: float, seed: int) -> Tensor:
     return x + sigma * torch.randn(x.shape, generator=generator)
 
 
-def by_energy(run: Run, blind: bool, sure: bool) -> Method:
+def by_energy(run: Run, blind: bool, sure: bool, device: str) -> Method:
     r"""Returns the method of an energy of every level."""
-    energy, objective = run.energy_on("cpu"), run.config.objective
+    energy, objective = run.energy_on(device, exact=True), run.config.objective
     low, high = levels_of(objective)
     tied = getattr(objective, "time", 0) > 0
 
     def method(y: Tensor, sigma: float, truth: Tensor) -> Estimate:
         if blind:
             sigma, _ = noise_of(energy, y, run.shape, tied, low, high)
-        found = clean_photograph(energy, y, run.shape, sigma, sure=sure)
-        return Estimate(*found, to_255(sigma) if blind else None)
+        found = clean_photograph(energy, y.to(device), run.shape, sigma, sure=sure)
+        spread = None if found.deviation is None else found.deviation.cpu()
+        return Estimate(found.picture.cpu(), spread, to_255(sigma) if blind else None)
 
     return method
 
@@ -125,13 +128,16 @@ def by_tv(y: Tensor, sigma: float, truth: Tensor) -> Estimate:
     return Estimate(min(tried, key=lambda out: float((out - truth).square().mean())))
 
 
-def methods(names: tuple[str, ...], energy: str, sure: bool) -> dict[str, Method]:
+def methods(
+    names: tuple[str, ...], energy: str, sure: bool, device: str = "cpu"
+) -> dict[str, Method]:
     r"""Returns the methods by their names, of which a package that is missing is refused.
 
     Arguments:
         names: Of energy, blind, bm3d, nlm and tv.
         energy: A run, or the name of a shipped energy.
         sure: Whether the energy gives deviations.
+        device: The device of the energy.
     """
     packages = {"bm3d": "bm3d", "nlm": "skimage", "tv": "skimage"}
     import importlib.util
@@ -141,8 +147,8 @@ def methods(names: tuple[str, ...], energy: str, sure: bool) -> dict[str, Method
             raise ValueError(f"expected the package {packages[name]} for {name}, got none")
     title = Path(energy).name
     known: dict[str, Callable[[], tuple[str, Method]]] = {
-        "energy": lambda: (title, by_energy(load(energy), False, sure)),
-        "blind": lambda: (f"{title}, blind", by_energy(load(energy), True, False)),
+        "energy": lambda: (title, by_energy(load(energy), False, sure, device)),
+        "blind": lambda: (f"{title}, blind", by_energy(load(energy), True, False, device)),
         "bm3d": lambda: ("bm3d", by_bm3d),
         "nlm": lambda: ("nlm", by_nlm),
         "tv": lambda: ("tv", by_tv),
@@ -212,6 +218,28 @@ def denoising(
     return out
 
 
+def estimates(data: str, clean: list[Tensor], sigma: float, **more: Any) -> results.Row:
+    r"""Returns the row of the estimates of the noise by wavelets, with the median of their
+    relative errors and their largest.
+
+    Arguments:
+        data: The name of the set.
+        clean: The pictures.
+        sigma: The noise, of 255.
+        more: What else the row says.
+    """
+    began = time.perf_counter()
+    found = [
+        to_255(float(estimate_sigma(noisy(x, sigma / 127.5, seed)[None])))
+        for seed, x in enumerate(clean)
+    ]
+    off = sorted(abs(value / sigma - 1) for value in found)
+    row: results.Row = {"data": data, "task": "noise", "sigma": sigma, "method": "wavelets"}
+    row |= dict.fromkeys(("psnr", "ssim", "coverage68", "coverage95"))
+    row["seconds"] = (time.perf_counter() - began) / len(clean)
+    return {**row, "sigma_error": off[len(off) // 2], "sigma_error_most": off[-1], **more}
+
+
 def operator_of(task: str, shape: tuple[int, ...], seed: int) -> Operator:
     r"""Returns the operator of a task of restoration, for a picture of a shape (1, H, W)."""
     if task == "deblur":
@@ -223,32 +251,32 @@ def operator_of(task: str, shape: tuple[int, ...], seed: int) -> Operator:
 
 
 def restoration(
-    run: Run, task: str, clean: list[Tensor], sigma: float, samples: int
+    run: Run, task: str, clean: list[Tensor], sigma: float, samples: int, device: str = "cpu"
 ) -> dict[str, list[tuple[Estimate, Tensor, float]]]:
     r"""Returns the estimates of a task of restoration: the first guess, the mode and, with
     samples, their mean."""
-    energy, (low, high) = run.energy_on("cpu", exact=True), levels_of(run.config.objective)
+    energy, (low, high) = run.energy_on(device, exact=True), levels_of(run.config.objective)
     out: dict[str, list[tuple[Estimate, Tensor, float]]] = {}
     for seed, truth in enumerate(clean):
         h, w = (n // 2 * 2 for n in truth.shape[1:])
         truth = truth[:, :h, :w]
-        a = operator_of(task, truth.shape, seed)
+        a = operator_of(task, truth.shape, seed)  # operators follow the device of a picture
         y = noisy(a(truth[None])[0], sigma / 127.5, seed)
         y = a(y[None])[0] if task == "inpaint" else y
         start, began = a.back(y[None])[0], time.perf_counter()
         options: dict[str, Any] = {"low": low, "high": high}
-        mode = restore(energy, y, run.shape, a, sigma / 127.5, **options)
+        mode = restore(energy, y.to(device), run.shape, a, sigma / 127.5, **options)
         middle = time.perf_counter()
         out.setdefault("start", []).append((Estimate(start), truth, 0.0))
-        out.setdefault("mode", []).append((Estimate(mode.picture), truth, middle - began))
+        out.setdefault("mode", []).append((Estimate(mode.picture.cpu()), truth, middle - began))
         if samples:
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator(device).manual_seed(seed)
             options |= {"samples": samples, "generator": generator}
-            drawn = restore(energy, y, run.shape, a, sigma / 127.5, **options)
-            assert drawn.mean is not None
+            drawn = restore(energy, y.to(device), run.shape, a, sigma / 127.5, **options)
+            assert drawn.mean is not None and drawn.deviation is not None
             spent = time.perf_counter() - middle
             out.setdefault("mean", []).append((
-                Estimate(drawn.mean, drawn.deviation),
+                Estimate(drawn.mean.cpu(), drawn.deviation.cpu()),
                 truth,
                 spent,
             ))

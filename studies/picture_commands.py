@@ -76,8 +76,8 @@ class ReproducePhotographs:
     """A run folder, or the name of an energy that comes with the package."""
     sets: tuple[str, ...] = ("set12", "bsd68")
     """The sets."""
-    tasks: tuple[str, ...] = ("denoise", "deblur", "inpaint", "upscale")
-    """The tasks."""
+    tasks: tuple[str, ...] = ("denoise", "deblur", "inpaint", "upscale", "noise")
+    """The tasks; noise is the estimate of the noise."""
     sigmas: tuple[float, ...] = (15.0, 25.0, 50.0)
     """The noise of denoising, of 255."""
     methods: tuple[str, ...] = ("energy", "blind", "bm3d", "nlm", "tv")
@@ -90,6 +90,8 @@ class ReproducePhotographs:
     """The number of samples of a restoration; their mean and coverage are measured too."""
     sure: bool = False
     """Measure the coverage of denoising: 16 times the work."""
+    device: str = "cpu"
+    """The device of the energy."""
     results: Path = Path("results/photographs.json")
     """The file of the rows. Rows of other data, methods and settings that are there stay."""
 
@@ -107,19 +109,25 @@ class ReproducePhotographs:
             if name not in known:
                 raise checks.unknown(name, known, "a method", "--methods")
         checks.positive(**{f"sigmas[{k}]": sigma for k, sigma in enumerate(self.sigmas)})
-        methods = study.methods(self.methods, self.energy, self.sure)
+        used = self.methods if "denoise" in self.tasks else ()
+        methods = study.methods(used, self.energy, self.sure, self.device)
         title = Path(self.energy).name
         for data in self.sets:
             clean = study.pictures(self.data / data, self.pictures, self.side)
             more = {"pictures": len(clean), "side": self.side}
             for task in self.tasks:
+                if task == "noise":
+                    for sigma in study.NOISES:
+                        self.keep(study.estimates(data, clean, sigma, **more))
+                    continue
                 if task == "denoise":
                     for sigma in self.sigmas:
                         for name, method in methods.items():
                             found = study.denoising(name, method, clean, sigma)
                             self.keep(study.row_of(data, task, sigma, name, found, **more))
                     continue
-                parts = study.restoration(load(self.energy), task, clean, 2.0, self.samples)
+                options = (task, clean, 2.0, self.samples, self.device)
+                parts = study.restoration(load(self.energy), *options)
                 for name, found in parts.items():
                     method = name if name == "start" else f"{title}, {name}"
                     self.keep(study.row_of(data, task, 2.0, method, found, **more))
@@ -131,13 +139,13 @@ class ReproducePhotographs:
             row.get(name) for name in ("data", "task", "sigma", "method", "pictures", "side")
         )
         rows = results.rows_of(results.load(self.results)) if self.results.exists() else []
-        rows = [old for old in rows if key(old) != key(row)] + [{**row, **results.provenance()}]
-        results.save(
-            self.results, rows, "fokker reproduce photographs", {"seed": "of the picture"}
-        )
+        rows = [old for old in rows if key(old) != key(row)]
+        rows.append({**row, **results.provenance(self.device)})
+        config = {"seeds": "the number of the picture"}
+        results.save(self.results, rows, "fokker reproduce photographs", config, self.device)
+        said = f"{row['data']}, {row['task']}, sigma {row['sigma']:g}, {row['method']}:"
+        if row["psnr"] is None:
+            print(f"{said} {row['sigma_error']:.1%} off in the median", flush=True)
+            return
         sure = "" if row["coverage68"] is None else f", {row['coverage68']:.1%} within 68 %"
-        print(
-            f"{row['data']}, {row['task']}, sigma {row['sigma']:g}, {row['method']}:"
-            f" {row['psnr']:.2f} dB, {row['seconds']:.1f} s a picture{sure}",
-            flush=True,
-        )
+        print(f"{said} {row['psnr']:.2f} dB, {row['seconds']:.1f} s a picture{sure}", flush=True)

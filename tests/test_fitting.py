@@ -1,5 +1,7 @@
 r"""An energy of one's own on points in memory, and what is refused or warned of before it."""
 
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
+
 import math
 import pytest
 import torch

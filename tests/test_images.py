@@ -636,3 +636,14 @@ def test_any_parquet_is_read_or_refused(folder, edits):
             assert len(read_images(folder)) >= 1
         except ValueError as error:
             assert str(error).startswith(str(path)) and "\n" not in str(error)
+
+
+def test_a_set_of_a_long_name_is_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOKKER_CACHE", str(tmp_path))
+    made = []
+    make = lambda: made.append(1) or np.zeros(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):  # the second from the cache
+            cache.cached("\U0001f600" * 63 + "-train", "f" * 64, make)
+    assert made == [1]

@@ -15,7 +15,7 @@ from fokker.images.oddness import CHOSEN, LEVELS, RULES, Features, Usual, featur
 from fokker.metrics import auroc
 from PIL import Image
 from test_generation import Bell
-from test_one_pass import bell_pixels, trained  # noqa: F401
+from test_one_pass import bell_pixels, made_run
 
 
 def test_the_area_is_a_probability():
@@ -105,6 +105,11 @@ def test_the_nearest_other():
     assert torch.equal(index, distances.argmin(1))
 
 
+@pytest.fixture
+def trained(tmp_path):
+    return made_run(tmp_path / "run")
+
+
 def table(path):
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
@@ -119,7 +124,7 @@ def bell(monkeypatch):
     return pixels
 
 
-def test_the_score_command(trained, bell, tmp_path, capsys):  # noqa: F811
+def test_the_score_command(trained, bell, tmp_path, capsys):
     folder, out = tmp_path / "pictures", tmp_path / "scores.csv"
     folder.mkdir()
     for k in range(3):
@@ -195,7 +200,7 @@ def test_what_is_wrong_is_said(
     assert message in capsys.readouterr().err
 
 
-def test_the_memory_command(trained, bell, capsys):  # noqa: F811
+def test_the_memory_command(trained, bell, capsys):
     main(["evaluate", str(trained), "--memory", "40", "--json"])
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert line["memory_n"] == 40

@@ -23,6 +23,7 @@ from fokker.tasks.likelihoods import beyond
 from test_generation import Bell, config
 from test_ties import Round
 from types import SimpleNamespace
+from typing import Any
 
 OFFSET = 7.3
 
@@ -142,17 +143,20 @@ def test_more_probes_are_nearer_to_the_trace():
     assert errors[1] < errors[0] / 2
 
 
-@pytest.fixture
-def trained(tmp_path):
-    r"""A run with weights that are not those at the start."""
+def made_run(folder):
+    r"""Writes a run with weights that are not those at the start."""
     torch.set_default_dtype(torch.float32)
     made = config()
     weights = {k: v + 0.01 for k, v in made.build((1, 12, 12)).state_dict().items()}
-    folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.toml").write_text(dumps(made))
     write_checkpoint(folder, Checkpoint(1, (1, 12, 12), weights, weights, {}))
     return folder
+
+
+@pytest.fixture
+def trained(tmp_path):
+    return made_run(tmp_path / "run")
 
 
 def test_the_evaluate_command(trained, capsys, monkeypatch):
@@ -189,7 +193,7 @@ def test_the_evaluate_command(trained, capsys, monkeypatch):
 
 def test_what_is_tied():
     objective = LevelDCD(0.3, conditional=True, ties=(Classification(),))
-    run = lambda o: SimpleNamespace(config=replace(config(), objective=o))
+    run: Any = lambda o: SimpleNamespace(config=replace(config(), objective=o))
     assert is_tied(run(objective)) and not is_tied(run(replace(objective, ties=())))
 
 
@@ -207,10 +211,10 @@ def test_dequantized_training_images_have_noise_of_a_level():
     from fokker.tasks import task_of
 
     torch.set_default_dtype(torch.float32)
-    own = config()
-    parts = []
+    own, parts = config(), []
+    data: Any = own.data
     for flag in (False, True):
-        task = task_of(replace(own, data=replace(own.data, dequantize=flag))).load()
+        task = task_of(replace(own, data=replace(data, dequantize=flag))).load()
         parts.append(127.5 * (task.batch(64, torch.Generator().manual_seed(0)) + 1))
     plain, noised = parts
     assert torch.equal(plain.round(), plain.round(decimals=3))

@@ -396,6 +396,16 @@ def test_a_column_far_from_zero_keeps_its_digits(tmp_path):
     assert torch.allclose(z.double(), (rows - rows.mean(0)) / rows.std(0, correction=0), atol=1e-6)
 
 
+@pytest.mark.parametrize("power", [-1000, 0, 100])
+def test_a_column_of_any_size_keeps_its_digits(power):
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    one, other = Standardize.fit(x), Standardize.fit(x * 2.0**power)
+    std, mean = torch.std_mean(x, dim=0, correction=0)
+    assert (one.std, one.mean) == (tuple(std.tolist()), tuple(mean.tolist()))
+    assert other.std == tuple(s * 2.0**power for s in one.std)
+    assert torch.equal(other(x * 2.0**power), one(x)) and math.isfinite(other.log_volume)
+
+
 def test_map_of_a_batch_of_any_shape():
     fitted = Standardize((1.0, -2.0), (2.0, 0.5))
     x = torch.tensor([[[3.0, -1.0]], [[1.0, -2.5]]])

@@ -94,7 +94,12 @@ def space() -> dict[str, tuple[Composed, Tensor, Tensor, float]]:
     for name, energy, wide in (("product", product, variance / 2), ("mixture", union, variance)):
         exact = as_mixture(energy.at(LAST), torch.zeros(1, D))
         assert exact is not None
-        found[name] = (energy, m, shares(exact.mixture.sample(10**6, generator).double(), m), wide)
+        found[name] = (
+            energy,
+            m,
+            shares(exact.mixture.sample(200_000, generator).double(), m),
+            wide,
+        )
     # far modes of one width: their weights to the power 1 / T
     hot = a.mixture.weights.double() ** (1 / 0.5)
     weights = torch.zeros(6, dtype=torch.float64)

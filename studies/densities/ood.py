@@ -1,9 +1,9 @@
 r"""Out-of-distribution images: the AUROC of every rule of `fokker.images.oddness`.
 
 An energy of images is shown test images of its own set and of others, and asked which are odd.
-What a rule compares with comes from its own training images alone. Synthetic sets are `noise` (uniform
-bytes), `constant` (one random colour an image) and `blurred` (its own test images, blurred by a
-Gaussian of two pixels).
+What a rule compares with comes from its own training images alone. Synthetic sets are `noise`
+(uniform bytes), `constant` (one random colour an image) and `blurred` (its own test images,
+blurred by a Gaussian of two pixels).
 
 Every set, level and rule has a row. `chosen` marks the rule that was fixed before any figure was
 known (`oddness.CHOSEN`).
@@ -33,10 +33,10 @@ def blurred(pixels: Tensor) -> Tensor:
     r"""Returns images blurred by a Gaussian, bytes."""
     k = torch.arange(-6, 7, dtype=torch.float32)
     kernel = torch.exp(-(k**2) / (2 * BLUR**2))
-    kernel = (kernel / kernel.sum()).repeat(pixels.shape[1], 1)
+    kernel = (kernel / kernel.sum()).expand(pixels.shape[1], -1)
     x = F.pad(pixels.float(), (6, 6, 6, 6), mode="reflect")
-    for shape in ((1, 1, -1), (1, -1, 1)):
-        x = F.conv2d(x, kernel.reshape(-1, *shape), groups=pixels.shape[1])
+    for weight in (kernel[:, None, None, :], kernel[:, None, :, None]):
+        x = F.conv2d(x, weight, groups=pixels.shape[1])
     return x.round().clamp(0, 255).to(torch.uint8)
 
 
@@ -106,7 +106,7 @@ def run(
     made = {**results.provenance(device), "train": data.title, "step": model.chosen}
     made |= {"run": Path(name).name, "usual": len(some)}
     kept = results.load(out)["rows"] if out.exists() else []
-    rows = []
+    rows, rest = [], kept
     for test in tests:
         pixels = pixels_of(test, own, shape, folder or data.data_dir, n)
         theirs = scores(known, look(pixels))
@@ -115,10 +115,10 @@ def run(
             row = {"test": test, "rule": rule, "level": level, "auroc": area}
             row |= {"images": len(values), "own": len(own), "chosen": rule == CHOSEN}
             rows.append({**made, **row})
+        fresh = {(r["run"], r["test"]) for r in rows}
+        rest = [r for r in kept if (r["run"], r["test"]) not in fresh]
+        results.save(out, rest + rows, command, device=device)
         best = max(r["auroc"] for r in rows if r["test"] == test)
         told = {r["rule"]: r["auroc"] for r in rows if r["test"] == test and r["chosen"]}
         progress(f"{test}: {told}, best of all {best:.3f}")
-    fresh = {(r["run"], r["test"]) for r in rows}
-    rows = [r for r in kept if (r["run"], r["test"]) not in fresh] + rows
-    results.save(out, rows, command, device=device)
-    return rows
+    return rest + rows

@@ -51,7 +51,7 @@ from .images import (
     optimizer_table,
     schedule_table,
 )
-from .photographs import photograph_table, posterior_table, restoration_table
+from .photographs import noise_table, photograph_table, posterior_table, restoration_table
 from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
@@ -128,6 +128,7 @@ def render(text: str, root: Path) -> str:
         "one-pass": lambda: one_pass_table(root / "results/likelihood.json"),
         "posterior": lambda: posterior_table(rows("posterior")),
         "photographs": lambda: photograph_table(rows("photographs")),
+        "noise": lambda: noise_table(rows("photographs")),
         "restored": lambda: restoration_table(rows("photographs")),
         "studio": lambda: studio_table(root / "results/studio.json"),
     }

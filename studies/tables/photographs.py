@@ -1,6 +1,6 @@
 r"""The tables of the studies of posteriors and of photographs."""
 
-__all__ = ["photograph_table", "posterior_table", "restoration_table"]
+__all__ = ["noise_table", "photograph_table", "posterior_table", "restoration_table"]
 
 from collections.abc import Sequence
 
@@ -72,6 +72,23 @@ def restoration_table(rows: Sequence[results.Row]) -> str:
             else f"{percent(r['coverage68'], 0)} / {percent(r['coverage95'], 0)}",
         ]
         for r in rows
-        if r["task"] != "denoise"
+        if r["task"] not in {"denoise", "noise"}
     ]  # fmt: skip
+    return results.markdown(header, lines)
+
+
+def noise_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns the table of estimates of the noise: a line per set, with all levels."""
+    found = sorted((r for r in rows if r["task"] == "noise"), key=lambda r: r["sigma"])
+    sigmas = sorted({r["sigma"] for r in found})
+    header = ("pictures", "method", *(f"σ = {s:g}" for s in sigmas))
+    lines = []
+    for place, name in dict.fromkeys((where(r), r["method"]) for r in found):
+        own = {r["sigma"]: r for r in found if (where(r), r["method"]) == (place, name)}
+        cells = [
+            f"{percent(own[s]['sigma_error'])}, {percent(own[s]['sigma_error_most'])}"
+            if s in own else "–"
+            for s in sigmas
+        ]  # fmt: skip
+        lines.append([place, name, *cells])
     return results.markdown(header, lines)

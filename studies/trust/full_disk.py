@@ -20,6 +20,7 @@ import tempfile
 import torch
 
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from fokker import fit, load
 from fokker.data.images import read_images
 from fokker.runs import shipped
@@ -30,7 +31,7 @@ from fokker.studio.export import export
 from functools import partial
 from pathlib import Path
 from studies.trust import record
-from studies.trust.attempts import Outcome, attempt, run_command
+from studies.trust.attempts import FORK, Outcome, attempt, run_command
 from studies.trust.hostile_folders import MINI, bases
 from typing import NamedTuple
 
@@ -164,65 +165,75 @@ def once(job: Job, place: Path, free: int, mounted: bool, new: dict[str, bytes])
     return [f"{job.name}, {free} bytes free: {text}" for text in wrong] or [outcome.end]
 
 
+def check(name: str, root: Path, points: int) -> tuple[bool, dict[str, int], list[str]]:
+    r"""Tries a command at fill points of a disk of its own; returns whether it was mounted, how
+    often it ended in which way, and the faults."""
+    (job,) = (job for job in commands(root) if job.name == name)
+    disk, good = root / f"disk-{name}", root / f"good-{name}"
+    ends: dict[str, int] = {"done": 0, "refused": 0}
+    faults: list[str] = []
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    try:
+        place = disk / "place"
+        place.mkdir()
+        well(job, attempt(partial(job.prepare, place), LATEST))
+        shutil.copytree(place, good)
+        well(job, attempt(partial(job.work, place), LATEST))
+        new = contents(place)
+        need = 2 * sum(map(len, new.values())) + 2**16
+        for i in range(points):
+            shutil.rmtree(place)
+            shutil.copytree(good, place)
+            for text in once(job, place, need * i // points // PAGE * PAGE, mounted, new):
+                if text in ends:
+                    ends[text] += 1
+                else:
+                    faults.append(text)
+                    print(text, flush=True)
+        print(f"{job.name}: {need} bytes, {ends}", flush=True)
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(disk)], check=True)
+    return mounted, ends, faults
+
+
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=50, help="fill points of each command")
-    parser.add_argument("--only", nargs="+", default=None, help="names of commands; all if not given")
+    parser.add_argument("--only", nargs="+", default=None, help="commands; all if not given")
+    parser.add_argument("--jobs", type=int, default=1, help="commands tried at the same time")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(args)
     torch.set_num_threads(1)
-    count, ends, faults = 0, {"done": 0, "refused": 0}, []
     with tempfile.TemporaryDirectory() as folder:
-        root, disk = Path(folder), Path(folder, "disk")
+        root = Path(folder)
         os.environ["FOKKER_CACHE"] = str(root / "cache")
         bases(root)
-        jobs = [job for job in commands(root) if given.only is None or job.name in given.only]
-        if not jobs:
-            raise ValueError(f"expected names of commands, got {given.only}")
-        disk.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(disk)]
-        mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
-        try:
-            for job in jobs:
-                place = disk / "place"
-                place.mkdir()
-                well(job, attempt(partial(job.prepare, place), LATEST))
-                good = root / "good"
-                shutil.copytree(place, good)
-                well(job, attempt(partial(job.work, place), LATEST))
-                new = contents(place)
-                need = 2 * sum(map(len, new.values())) + 2**16
-                for i in range(given.points):
-                    shutil.rmtree(place)
-                    shutil.copytree(good, place)
-                    free = need * i // given.points // PAGE * PAGE
-                    end = once(job, place, free, mounted, new)
-                    count += 1
-                    for text in end:
-                        if text in ends:
-                            ends[text] += 1
-                        else:
-                            faults.append(text)
-                            print(text, flush=True)
-                print(f"{job.name}: {need} bytes, {ends}", flush=True)
-                shutil.rmtree(place)
-                shutil.rmtree(good)
-        finally:
-            if mounted:
-                subprocess.run(["umount", str(disk)], check=True)
+        every = [job.name for job in commands(root)]
+        names = every if given.only is None else given.only
+        if not set(names) <= set(every):
+            raise ValueError(f"expected names of {', '.join(every)}, got {', '.join(names)}")
+        with ProcessPoolExecutor(given.jobs, FORK) as pool:
+            tried = [pool.submit(check, name, root, given.points) for name in names]
+            found = [job.result() for job in tried]
+    faults = [text for _, _, texts in found for text in texts]
+    done, refused = (sum(ends[end] for _, ends, _ in found) for end in ("done", "refused"))
+    mounted = all(on for on, _, _ in found)
     how = "a tmpfs that is filled" if mounted else "a limit on the length of files"
     detail = (
-        f"{len(jobs)} commands that write ({', '.join(job.name for job in jobs)}) at"
-        f" {given.points} fill points each, on {how}:"
-        f" {ends['done']} ended well, {ends['refused']} were refused in one line that names the"
+        f"{len(names)} commands that write ({', '.join(names)}) at {given.points} fill points"
+        f" each, on {how}: {done} ended well, {refused} were refused in one line that names the"
         f" place; {len(faults)} good files harmed, rests or other faults"
     )
     print(detail)
     if given.out is not None:
+        count = given.points * len(names)
         row = {"value": len(faults), "unit": f"faults in {count:,} runs", "detail": detail}
         only = "" if given.only is None else f" --only {shlex.join(given.only)}"
         command = f"python studies/trust/full_disk.py --points {given.points}{only}"
-        command += f" --out {given.out}"
+        command += f" --jobs {given.jobs} --out {given.out}"
         record(given.out, "full-disk", [row], command)
     if faults:
         raise SystemExit(f"expected no fault, got {len(faults)}")

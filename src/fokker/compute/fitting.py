@@ -15,6 +15,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
+from typing import Any
 
 from .schedule import Optimization, decay_at, rate_at
 from .step import Step
@@ -58,7 +59,7 @@ def fit_energy(
     if optimization.muon is not None:
         raise ValueError(f"expected Adam alone, without Muon, got muon={optimization.muon}")
     step = Step(energy, objective)
-    weights = [p for p in energy.parameters() if p.requires_grad]
+    weights: list[Any] = [p for p in energy.parameters() if p.requires_grad]
     if not weights:
         raise ValueError(f"expected an energy with weights to train, got {checks.brief(energy)}")
     adam = torch.optim.Adam(weights, betas=(optimization.beta1, optimization.beta2))

@@ -347,8 +347,10 @@ class Standardize:
                     f"expected column {checks.brief(name, 40)} to vary, got {low} in all"
                     f" {len(x)} rows"
                 )
-        std, mean = torch.std_mean(x, dim=0, correction=0)
-        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+        # squares of 1e-300 are zero: in units of a power of two, which costs no digit
+        unit = torch.ldexp(torch.ones(x.shape[1]).to(x), torch.frexp(x.abs().amax(0)).exponent)
+        std, mean = torch.std_mean(x / unit, dim=0, correction=0)
+        return cls(tuple((mean * unit).tolist()), tuple((std * unit).tolist()))
 
     @property
     def log_volume(self) -> float:

@@ -61,11 +61,11 @@ def forecast(
     """
     count = min(n, batch)
     x = torch.zeros(count, *shape, device=device)
-    for _ in range(2):
-        begin = time.perf_counter()
-        float(slope(energy, x, constant(1.0, x)).detach().mean())  # waits for a GPU
-        took = time.perf_counter() - begin
-    seconds = took * gradients * n / count
+    gradient = lambda: float(slope(energy, x, constant(1.0, x)).detach().mean())  # as a number
+    gradient()
+    begin = time.perf_counter()
+    gradient()
+    seconds = (time.perf_counter() - begin) * gradients * n / count
     if seconds > SHORT:
         say(f"{job}: about {words(seconds)}")
     return seconds

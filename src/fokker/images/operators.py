@@ -4,7 +4,7 @@ A picture x is seen as :math:`y = A x + s \, n` with n standard normal. An opera
 :math:`A x`, its adjoint, and functions of :math:`A^\top A`:
 
 .. math:: \langle A x, y \rangle = \langle x, A^\top y \rangle, \qquad
-    \texttt{power}(x, a, b, p) = (a I + b \, B^\top B)^p \, x ,
+    \mathrm{power}(x, a, b, p) = (a I + b \, B^\top B)^p \, x ,
 
 with :math:`B = A` for all but the blur. The power is symmetric and positive definite: the
 preconditioner of descent and of Langevin steps (`fokker.images.posterior`).
@@ -72,6 +72,10 @@ class Operator(abc.ABC):
     def back(self, y: Tensor) -> Tensor:
         r"""Returns a first guess of the picture of an observation, to start from."""
 
+    def seen_of(self, y: Tensor) -> Tensor:
+        r"""Returns an observation without what the operator hides: all of it, but of a mask."""
+        return y
+
 
 @dataclass(frozen=True)
 class Identity(Operator):
@@ -137,6 +141,9 @@ class Mask(Operator):
             expected = tuple(self.seen.shape)
             raise ValueError(f"expected a picture of the size of the mask, {expected}, got {h, w}")
         return h, w
+
+    def seen_of(self, y: Tensor) -> Tensor:
+        return self(y)
 
     def back(self, y: Tensor) -> Tensor:
         r"""Fills hidden pixels by the mean of seen neighbors, weighted by a Gaussian that is

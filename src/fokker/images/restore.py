@@ -99,7 +99,7 @@ def restore(
     checks.points(checks.images(y[None]), "the picture")
     checks.positive(noise=noise)
     checks.at_least(0, samples=samples)
-    own, channels = len(y), shape[0]
+    own, channels, y = len(y), shape[0], operator.seen_of(y[None])[0]
     ladder = geometric_levels(max(low, LAST), min(high, FIRST), levels)
     if own == channels:
         problems = [(y[None], noise)]
@@ -126,8 +126,9 @@ def restore(
                 ladder, moves, 3 * moves, max(1, moves // 2), 2 * moves, corrected, step_size=0.1
             )
             # from the mode, with the noise of the first level
-            z = torch.randn(samples, *down.x.shape[1:], generator=generator, dtype=y.dtype)
-            drawn = annealing.run(posterior, down.x + ladder[0] * z.to(y.device), generator)
+            size, kind = (samples, *down.x.shape[1:]), {"dtype": y.dtype, "device": y.device}
+            z = torch.randn(size, generator=generator, **kind)
+            drawn = annealing.run(posterior, down.x + ladder[0] * z, generator)
         crop = inside.crop
         drawn = drawn and drawn._replace(
             x=crop(drawn.x), kept=crop(drawn.kept.flatten(0, 1)).unflatten(0, drawn.kept.shape[:2])

@@ -35,4 +35,4 @@ def auroc(first: Tensor, second: Tensor) -> float:
     usual = first.double().sort().values
     below = torch.searchsorted(usual, second.double().contiguous())
     equal = torch.searchsorted(usual, second.double().contiguous(), right=True) - below
-    return float((below + equal / 2).mean() / len(usual))
+    return float((below.double() + equal.double() / 2).mean() / len(usual))

@@ -41,11 +41,18 @@ PHOTOGRAPHS = "cifar10"  # the energy by which photographs are denoised and rest
 ROOT = Path(__file__).parents[1] / "weights"
 SUMS, LARGEST = 2**16, 2**28  # bytes of SHA256SUMS, and of another file
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
+BERKELEY = (
+    "Trained on photographs of the Berkeley segmentation data set (Martin et al., 2001), which are"
+    " for non-commercial research and education only; so are these weights and what is made with"
+    " them. No photograph of the set is in this folder."
+)
 NOTICES: Mapping[str, str] = {
     "celeba32": "Trained on CelebA (Liu et al., 2015), which is for non-commercial research only;"
     " so are these weights and what is made with them. No image of the set is in this folder.",
     "svhn": "Trained on SVHN (Netzer et al., 2011), which is for non-commercial use only; so are"
     " these weights and what is made with them. No image of the set is in this folder.",
+    "photographs": BERKELEY,
+    "train400": BERKELEY,
     "cifar10": "Trained on CIFAR-10 (Krizhevsky, 2009), whose author asks for that citation.",
 }
 

@@ -25,8 +25,9 @@ without bias. Particles live in G islands that never meet, whose spread is the e
 
 A pilot run of half as many particles, at most 4,096, chooses the levels, each as low as a
 conditional effective share of the weights allows, and the step sizes. About :math:`\sqrt{2 D}
-\log(\sigma_1 / \sigma_N)`
-levels are needed while noise fills all D dimensions.
+\log(\sigma_1 / \sigma_N)` levels are needed while noise fills all D dimensions. The weights of
+separated modes carry the noise of all levels after they part; it falls with the number of
+particles, and of levels.
 
 References:
     | Annealed Importance Sampling (Neal, 2001)

@@ -1,0 +1,134 @@
+r"""The study of photographs: its rows against closed forms, at small size."""
+
+import json
+import math
+import pytest
+import torch
+
+from fokker.app.cli import main
+from fokker.data.picture import save_png
+from pathlib import Path
+from studies import photographs as study
+from studies import results
+from studies.tables.photographs import (
+    noise_table,
+    photograph_table,
+    posterior_table,
+    restoration_table,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_coverage_is_that_of_a_normal(generator):
+    truth = torch.randn(1, 60, 60, generator=generator)
+    spread = 0.1 + torch.rand(1, 60, 60, generator=generator)
+    found = truth + spread * torch.randn(1, 60, 60, generator=generator)
+    counts = study.covered(found, spread, truth)
+    assert counts[:, 0].tolist() == [900] * 4
+    for k, share in ((1, 0.6827), (2, 0.95)):
+        error = math.sqrt(share * (1 - share) / 900)
+        assert float((counts[:, k] / 900 - share).abs().max()) < 5 * error
+
+
+def test_rows(generator):
+    truth = torch.zeros(1, 16, 16)
+    estimates = [
+        (study.Estimate(truth + 0.2, torch.full_like(truth, 0.15), 30.0), truth, 1.0),
+        (study.Estimate(truth + 0.1, torch.full_like(truth, 0.15), 20.0), truth, 3.0),
+    ]
+    row = study.row_of("set", "denoise", 25.0, "one", estimates, pictures=2, side=None)
+    assert row["psnr"] == pytest.approx(
+        10 * math.log10(4 / 0.04) / 2 + 10 * math.log10(4 / 0.01) / 2
+    )
+    assert (row["seconds"], row["coverage68"], row["coverage95"]) == (2.0, 0.5, 1.0)
+    assert row["sigma_error"] == pytest.approx(0.2)
+    table = photograph_table([row])
+    assert "| set, 2 pictures | one | 23.01, " in table and "50 / 100" in table
+    restored = {**row, "task": "deblur"}
+    assert "deblur | one | 23.01" in restoration_table([restored])
+    assert "deblur" not in table
+
+
+def test_the_table_of_posteriors():
+    row = {
+        "dimension": 64, "operator": "blur", "corrected": True, "weighted": True,
+        "mean_error": 0.001, "covariance_error": 0.02, "weight_error": 0.003, "acceptance": 0.5,
+        "particles": 4096, "seconds": 9.6,
+    }  # fmt: skip
+    assert "| 64 | blur | **corrected** | yes | 0.1 | 2.0 | 0.3 | 0.50 | 4,096 | 10 |" in (
+        posterior_table([row])
+    )
+
+
+def test_what_the_command_refuses(tmp_path, capsys):
+    folder = tmp_path / "few"
+    folder.mkdir()
+    save_png(folder / "a.png", torch.zeros(1, 16, 16))
+
+    def say(*options):
+        with pytest.raises(SystemExit) as stop:
+            main(["reproduce", "photographs", "--data", str(tmp_path), *options])
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    assert "a task at --tasks" in say("--tasks", "sharpen")
+    assert "a method at --methods" in say("--methods", "magic")
+    assert "expected photographs, *.png" in say("--sets", "none", "--tasks", "deblur")
+    (x,) = study.pictures(folder, 0, 8)
+    assert x.shape == (1, 8, 8)
+
+
+def test_the_command_keeps_one_row_of_a_kind(tmp_path, capsys, monkeypatch):
+    r"""The command runs whole with a method that needs no energy, and replaces its rows."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    save_png(folder / "a.png", torch.zeros(1, 16, 16))
+    half = lambda y, sigma, truth: study.Estimate(y / 2)
+    monkeypatch.setattr(study, "methods", lambda *args: {"half": half})
+    out = tmp_path / "photographs.json"
+    args = ["--data", str(tmp_path), "--sets", "few", "--tasks", "denoise", "--sigmas", "25"]
+    for _ in range(2):
+        main(["reproduce", "photographs", *args, "--results", str(out)])
+    (row,) = json.loads(out.read_text())["rows"]
+    # what is left of the noise is half of it: 20 log10(2 / (25 / 127.5 / 2)) up to its spread
+    assert row["psnr"] == pytest.approx(20 * math.log10(2 * 127.5 / 12.5), abs=1.0)
+    assert "few, denoise, sigma 25, half" in capsys.readouterr().out
+
+
+def test_estimates_of_noise(generator):
+    i = torch.arange(128.0).expand(1, 128, 128) / 128 - 0.5
+    row = study.estimates("waves", [i, -i], 25.0, pictures=2, side=None)
+    assert row["sigma_error"] <= row["sigma_error_most"] < 0.05 and row["psnr"] is None
+    assert "waves, 2 pictures | wavelets | " in noise_table([row])
+
+
+def test_what_the_docs_say_of_photographs():
+    docs = " ".join((ROOT / "docs/photographs.md").read_text().split())
+    found = {
+        (r["data"], r["side"], r["sigma"], r["method"]): r
+        for r in results.load(ROOT / "results/photographs.json")["rows"]
+        if r["task"] == "denoise"
+    }
+    own, other, small = (
+        found["set12", 128, 25.0, name] for name in ("cifar10", "bm3d", "photographs-small")
+    )
+    said = f"at σ = 25 `cifar10` has {own['psnr']:.2f} dB and BM3D {other['psnr']:.2f}."
+    assert said in docs and f"The small energy has {small['psnr']:.2f} in a hundredth" in docs
+    assert small["seconds"] < own["seconds"] / 50
+    for name, figures in study.PUBLISHED.items():
+        shown = " / ".join(f"{v:.2f}" for v in figures)
+        assert f"{name.split(',')[0]} {shown}" in docs
+
+
+def test_posteriors_are_within_two_percent_with_the_correction():
+    rows = results.load(ROOT / "results/posterior.json")["rows"]
+    assert {(r["dimension"], r["operator"]) for r in rows} == {
+        (d, name) for d in (64, 256) for name in ("identity", "blur", "mask", "downscale")
+    }
+    for r in rows:
+        errors = [r[f"{name}_error"] for name in ("mean", "covariance", "weight")]
+        if r["corrected"] and r["weighted"]:
+            assert max(errors) < 0.02, r
+        elif not r["corrected"]:
+            assert max(errors) > 0.05, r
