@@ -210,10 +210,9 @@ class Step:
         params = {k: p.detach() for k, p in named.items() if p.requires_grad}
         others = {k: p.detach() for k, p in named.items() if not p.requires_grad}
         arguments = (params, others | dict(self.energy.named_buffers()), x)
-        pieces = self.pieces(x, tuple(state or ()))
-        inputs: list[tuple[Any, ...]] = [(*arguments, *piece) for piece in pieces]
+        inputs: list[Any] = [(*arguments, *piece) for piece in self.pieces(x, tuple(state or ()))]
         if label is not None:  # a rank as well, to have its place
-            whole = torch.full((1,), int(self.parts[0].rank), device=x.device)
+            whole = torch.as_tensor(self.parts[0].rank, device=x.device).reshape(1)
             inputs = [(*(i if len(i) == 5 else (*i, whole)), label) for i in inputs]
         key = self.key(inputs[0])
         if key not in self.traces:
