@@ -372,9 +372,10 @@ class ReproduceTables:
 
     data: Path
     """The folder of the tables, NUMBER_NAME.npz with X and y."""
-    what: Literal["anomalies", "trials", "likelihood", "sizes"] = "anomalies"
+    what: Literal["anomalies", "trials", "likelihood", "sizes", "ranks"] = "anomalies"
     """The study of anomalies; the trials by which defaults were chosen, on 15 sets; held-out
-    likelihoods; or the seconds by the size of a table, made up."""
+    likelihoods; the seconds by the size of a table, made up; or the figure of the mean ranks,
+    drawn from results/tables.json."""
     rows: int = 10_000
     """The largest number of rows of a table, those to test on included."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -386,16 +387,22 @@ class ReproduceTables:
     tables: tuple[str, ...] = ()
     """Only these, as 6_cardio; all if not given."""
     out: Path | None = None
-    """The file of the figures; results/tables.json, results/tables_trials.json or
-    results/likelihood_tables.json if not given."""
+    """The file of the figures; results/tables.json, results/tables_trials.json,
+    results/likelihood_tables.json, results/tables_sizes.json or docs/figures/tables-ranks.png if
+    not given."""
 
     def run(self) -> None:
         import torch
 
-        from . import anomalies, likelihoods, table_sizes
+        from . import anomalies, likelihoods, ranking, table_sizes
 
         torch.set_num_threads(1)
         checks.positive_integer(rows=self.rows)
+        if self.what == "ranks":
+            out = self.out or Path("docs/figures/tables-ranks.png")
+            ranking.draw(Path("results/tables.json"), out)
+            print(f"figure: {out}")
+            return
         if self.what == "sizes":
             table_sizes.run(self.out or Path("results/tables_sizes.json"), progress=print)
             return

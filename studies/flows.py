@@ -121,12 +121,13 @@ def measure(
 def choose(
     rows: Sequence[results.Row], evaluations: Sequence[int] = SCHEDULED
 ) -> dict[int, results.Row]:
-    r"""Returns the row with the least error within each number of evaluations."""
-    found = {}
-    for n in evaluations:
+    r"""Returns the row with the least error within each number of evaluations that is measured."""
+    found, least = {}, 0
+    for n in sorted(evaluations):
         within = [row for row in rows if row["evaluations"] <= n]
-        if within:
+        if any(row["evaluations"] > least for row in within):
             found[n] = min(within, key=lambda row: row["error"])
+        least = n
     return found
 
 

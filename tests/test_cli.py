@@ -304,7 +304,8 @@ QUICK = {
     "train toy": SMALL,
     "sample runs/moons-dcd-0": "-n 20",
     "train table": SMALL,
-    "score": "",
+    "score runs/points-0": "",
+    "score celeba32": None,  # needs a folder of pictures, and the set
     "denoise": "--sigma 25",
     "restore": None,  # minutes with that energy
     "sample celeba32": "-n 1 --steps 3",

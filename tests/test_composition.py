@@ -80,9 +80,9 @@ def test_the_naive_sum_fails_and_particles_do_not():
     far = lambda x: float((modes(x, means) - weights).abs().sum() / 2)
     width = lambda x: float((x - means[torch.cdist(x, means).argmin(1)]).var())
     right = width(exact.mixture.sample(20_000, generator))
-    particles = LevelParticles(40.0, LAST, moves=3, share=0.8)
-    found = particles.run(energy, 800, (D,), generator)
-    assert far(found.samples) < 0.05
+    particles = LevelParticles(40.0, LAST, moves=3)
+    found = particles.run(energy, 1600, (D,), generator)
+    assert far(found.samples) < 0.08  # of 1,600: see the study for more
     assert width(found.samples) == pytest.approx(right, rel=0.1)
     assert abs(found.log_z - exact.log_z) < 5 * found.error + 0.02
     levels = karras(30, LAST, 40.0)

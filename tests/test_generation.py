@@ -520,7 +520,7 @@ def test_levels_forms_and_weights_by_name():
         assert isinstance(found, Denoising) and found.level == law
     assert {type(law) for law in LEVELS.values()} == {LogNormal, Uniform, Grid, Preserving, Wide}
     own = generation_config("paper", "dcd", data, form="bridge", weight="one", time=0.5).objective
-    assert own == LevelDCD(LogNormal(), forms.Bridge(), True, "one", time=0.5)
+    assert own == LevelDCD(LogNormal(), forms.Bridge(), True, "one", ties=(TimeScore(0.5),))
     for bad, message in (
         ({"levels": "gird"}, "--levels.*did you mean 'grid'"),
         ({"form": "exact"}, "--form"),

@@ -104,6 +104,7 @@ def test_the_time_for_samples_is_foreseen(tmp_path, monkeypatch):
     task = fit(Config(CONFIG.data, CONFIG.objective, CONFIG.network,
                       Optimization(steps=1, batch=4)), tmp_path / "run").loaded()  # fmt: skip
     monkeypatch.setattr("fokker.tasks.image.CHUNK", 2)
+    monkeypatch.setattr("fokker.tasks.image.BATCH", 2)
     energy = task.network()
     with pytest.raises(TooLate):
         task.quality(energy, [6], torch.device("cpu"), left=lambda: 1e-6)

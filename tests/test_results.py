@@ -377,3 +377,39 @@ def test_module_is_a_command():
         [sys.executable, "-m", "fokker", "--help"], capture_output=True, check=False
     )
     assert done.returncode == 0 and b"optima" in done.stdout
+
+
+def test_what_the_docs_say_of_composition():
+    rows = results.load(ROOT / "results/composition.json")["rows"]
+    found = {(r["dimension"], r["composition"], r["sampler"]): r for r in rows}
+    plane = {s: found[2, "ring · bar", s] for s in ("naive", "particles")}
+    space = {s: found[64, "product", s] for s in ("naive", "corrected", "particles")}
+    assert plane["particles"]["kl"] <= 0.01 and space["particles"]["tv"] <= 0.02
+    docs = words_of("docs/densities.md")
+    exact, naive = plane["particles"]["floor"], plane["naive"]["kl"]
+    said = f"{plane['particles']['kl']:.4f} nats by particles, where as many exact samples have"
+    assert f"{said} {exact:.4f}, and {naive:.2f} by the sum of scores" in docs
+    off = {s: f"{100 * r['tv']:.1f} %" for s, r in space.items()}
+    assert (
+        f"off by {off['particles']} by particles, by {off['naive']} by the sum of scores" in docs
+    )
+    assert f"have {100 * space['naive']['width']:.0f} % of the right variance" in docs
+    assert f"and by {off['corrected']} by the corrected flow" in docs
+    assert abs(space["corrected"]["width"] - 1) < 0.05 < abs(space["naive"]["width"] - 1)
+
+
+def test_what_the_docs_say_of_odd_images():
+    rows = results.load(ROOT / "results/ood.json")["rows"]
+    fields = {"train", "test", "rule", "level", "auroc", "images", "chosen"}
+    assert all(fields <= set(row) for row in rows)
+    found = {
+        (r["test"], r["rule"], r["level"]): r["auroc"] for r in rows if r["run"] == "celeba32"
+    }
+    docs = words_of("docs/densities.md")
+    svhn, blurred = (found[test, "energy", 0.03] for test in ("svhn", "blurred"))
+    assert f"an AUROC of {svhn:.2f} against SVHN and {blurred:.2f} against its own test" in docs
+    assert found["svhn", "score", 0.03] < 0.5 and found["blurred", "score", 0.03] < 0.5
+    (n,) = {r["images"] for r in rows}
+    (usual,) = {r["usual"] for r in rows}
+    assert f"With {n} images of each set" in docs and f"{usual} training images are few" in docs
+    assert round(0.5 / n**0.5, 2) == pytest.approx(0.07)  # sqrt(A (1 - A) / n) at most

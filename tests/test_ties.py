@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from conftest import Diffused, standard_error, three_modes
+from fokker.compute.step import bind
 from fokker.energies import Energy
 from fokker.objectives import (
     Bridge,
@@ -24,6 +25,7 @@ from fokker.runs.presets import generation_config
 from fokker.runs.toml import dumps, loads
 from fokker.shapes import align
 from torch import Tensor
+from typing import Any
 
 DIMENSIONS = (2, 64, 1024)
 TERMS = [TimeScore(), Classification(), Classification(levels=2, spread=0.5)]
@@ -222,7 +224,7 @@ def test_the_preset_ties():
         (lambda: Classification(spread=0.0), "spread to be a finite number > 0"),
         (lambda: Classification(0.0), "weight to be a finite number > 0"),
         (lambda: LevelDCD(0.3, ties=(Classification(),)), "conditional=False"),
-        (lambda: LevelDCD(0.3, conditional=True, ties=Classification()), "ties to be a tuple"),
+        (lambda: LevelDCD(0.3, conditional=True, ties=3), "ties to be a tuple"),
         (lambda: LevelDCD(0.3, conditional=True, ties=(3,)), "expected tie"),
         (lambda: Wide(low=3.0, high=1.0), "expected low <= high"),
     ],
@@ -239,3 +241,31 @@ def test_a_form_without_a_point_can_be_classified():
 
 def test_every_tie_has_a_name():
     assert set(ties.TIES.values()) == set(Tie.__subclasses__())
+
+
+class Labelled(Energy):
+    r"""An energy that is told a class: a width for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([0.5, 2.0]))
+
+    def forward(self, x: Tensor, sigma: Tensor, label: Tensor) -> Tensor:
+        v = self.w[label] + sigma**2
+        return x.square().sum(1) / (2 * v) + x.shape[1] / 2 * torch.log(v)
+
+
+@pytest.mark.parametrize("form", [Limit(), Path(0.1), Bridge(0.1, draws=3)], ids=str)
+def test_rows_of_several_points_keep_their_class(form):
+    energy, x, label = Labelled(), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
+    objective = LevelDCD(0.4, form, True, ties=(Classification(),))
+    step = bind(energy, objective)
+    params = {k: p.detach() for k, p in energy.named_parameters()}
+    torch.manual_seed(0)
+    gradients, loss, *_ = step(params, {}, x, (), None, label)
+    torch.manual_seed(0)
+    told: Any = lambda p, s: energy(p, s, label.repeat(len(p) // 6))
+    expected = objective.part(told, x, None, None).loss
+    assert torch.allclose(loss, expected.detach())
+    (slope,) = torch.autograd.grad(expected, energy.w)
+    assert torch.allclose(gradients["w"], slope)

@@ -36,6 +36,7 @@ class ReproduceComposition:
         checks.seed(self.seed)
         console = Console(highlight=False)
         command = f"fokker reproduce composition --n {self.n} --seed {self.seed}"
+        command += f" --parts {' '.join(self.parts)}"
         composition.run(
             self.out, self.figure, self.n, command, self.seed, self.parts, console.print
         )

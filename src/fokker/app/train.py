@@ -173,7 +173,9 @@ class Train:
         p = getattr(self, "augment", None)
         if not p:
             return base
-        data, network = replace(base.data, augment=p), replace(base.network, augmented=True)  # pyright: ignore
+        data: Any = base.data
+        network: Any = base.network
+        data, network = replace(data, augment=p), replace(network, augmented=True)
         return replace(base, data=data, network=network)
 
     def report(self, run: Run, hint: str = "") -> None:

@@ -84,7 +84,9 @@ class Bound(nn.Module):
         energy: Any = self.energy
         if label is not None:
             own = share(label)
-            energy = lambda p, level: self.energy(p, level, own)
+            # a form or a tie may ask for several points a row, block after block
+            rows = lambda p: own.repeat(len(p) // len(own), *(1,) * (own.ndim - 1))
+            energy = lambda p, level: self.energy(p, level, rows(p))
         out: Output = self.objective.part(energy, x, before, None, share)
         return out.loss, tuple(out.state or ()), out.info
 
@@ -208,9 +210,9 @@ class Step:
         params = {k: p.detach() for k, p in named.items() if p.requires_grad}
         others = {k: p.detach() for k, p in named.items() if not p.requires_grad}
         arguments = (params, others | dict(self.energy.named_buffers()), x)
-        inputs = [(*arguments, *piece) for piece in self.pieces(x, tuple(state or ()))]
+        inputs: list[Any] = [(*arguments, *piece) for piece in self.pieces(x, tuple(state or ()))]
         if label is not None:  # a rank as well, to have its place
-            whole = torch.full((1,), self.parts[0].rank, dtype=torch.long, device=x.device)
+            whole = torch.as_tensor(self.parts[0].rank, device=x.device).reshape(1)
             inputs = [(*(i if len(i) == 5 else (*i, whole)), label) for i in inputs]
         key = self.key(inputs[0])
         if key not in self.traces:

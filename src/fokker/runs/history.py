@@ -111,7 +111,8 @@ def start_of(value: Any) -> Line:
     r"""Returns a start that was read; raises if it is none."""
     if not isinstance(value, dict):
         raise ValueError(f"got {brief(value)}")
-    step, seconds = value.get("step"), value.get("seconds")
+    step: Any = value.get("step")
+    seconds: Any = value.get("seconds")
     if type(step) is not int or not 0 <= step < 2**63:
         raise ValueError(f"got the step {brief(step)}")
     if not number(seconds) or seconds < 0:

@@ -204,7 +204,7 @@ def fit(
         progress: Called after each evaluation with the number of steps done and the line of
             `metrics.jsonl`, and once a step with an empty line; on rank 0.
         minutes: The minutes after which it saves and stops, as if interrupted; none if not given.
-            Reading the data and compiling count, but for a run that waits for its turn.
+            Reading and compiling count, but for a run that waits for its turn.
         say: Called with what is worth knowing: the checkpoint resumed from, a divergence; on rank
             0.
         watch: Called once a step with the number of steps done, the loss and the averaged
@@ -214,8 +214,7 @@ def fit(
         turn: Entered when all is ready to train, the step compiled, and left when training is
             over: a lock by which several runs that are prepared side by side take turns on a
             device. The seconds of a run begin there.
-        save: The minutes after which it is saved even where no evaluation is due: what a killed
-            process loses, at most. Only evaluations save if not given.
+        save: The minutes after which it is saved even if no evaluation is due; none if not given.
     """
     if not isinstance(config, Config):
         raise ValueError(
@@ -261,7 +260,7 @@ def fit(
             run.rehearse()
         if minutes is not None and turn is None:
             minutes = max(0.0, minutes - (time.perf_counter() - clock) / 60)
-        with nullcontext() if turn is None else turn:
+        with turn or nullcontext():
             train(run, stops, progress, minutes, say, watch, save)
         return read_run(folder)
 

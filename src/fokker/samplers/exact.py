@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ..analytic import GaussianMixture
 from ..derivatives import EnergyLike
-from ..energies import Energy, Mixture, Quadratic, Scaled, Sum
+from ..energies import Difference, Energy, Mixture, Quadratic, Scaled, Sum
 
 COMPONENTS = 4096  # at most, of a product
 
@@ -55,7 +55,7 @@ def as_mixture(energy: EnergyLike, like: Tensor) -> Normalized | None:
         return quadratic(energy, like)
     if isinstance(energy, Scaled):
         return power(as_mixture(energy.energy, like), energy.factor)
-    if type(energy) is Sum:
+    if isinstance(energy, Sum) and not isinstance(energy, Difference):
         return product(as_mixture(energy.a, like), as_mixture(energy.b, like))
     if isinstance(energy, Mixture):
         parts = [as_mixture(part, like) for part in energy.energies if isinstance(part, Energy)]
