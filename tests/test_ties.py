@@ -224,8 +224,8 @@ def test_the_preset_ties():
         (lambda: Classification(spread=0.0), "spread to be a finite number > 0"),
         (lambda: Classification(0.0), "weight to be a finite number > 0"),
         (lambda: LevelDCD(0.3, ties=(Classification(),)), "conditional=False"),
-        (lambda: LevelDCD(0.3, conditional=True, ties=3), "ties to be a tuple"),
-        (lambda: LevelDCD(0.3, conditional=True, ties=(3,)), "expected tie"),
+        (lambda: LevelDCD(0.3, conditional=True, ties=3), "ties to be a tuple"),  # pyright: ignore
+        (lambda: LevelDCD(0.3, conditional=True, ties=(3,)), "expected tie"),  # pyright: ignore
         (lambda: Wide(low=3.0, high=1.0), "expected low <= high"),
     ],
 )
