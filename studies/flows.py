@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fokker import load
 from fokker.compute.field import field_of
 from fokker.samplers import FLOWS, Field, karras
-from fokker.tasks.image import check_trained
+from fokker.tasks.trained import check_trained
 from pathlib import Path
 from torch import Tensor
 

@@ -33,7 +33,7 @@ from fokker.images.photograph import clean_photograph, noise_of, to_255
 from fokker.images.restore import restore
 from fokker.runs.loading import load
 from fokker.tasks import Run
-from fokker.tasks.image import levels_of
+from fokker.tasks.trained import levels_of
 from pathlib import Path
 from torch import Tensor
 from typing import Any, NamedTuple

@@ -42,7 +42,7 @@ from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.runs.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
 from fokker.runs.toml import dumps, loads
 from fokker.samplers import Euler, Heun, karras
-from fokker.tasks.image import check_trained
+from fokker.tasks.trained import check_trained
 from pathlib import Path
 from studies import results
 

@@ -17,7 +17,8 @@ from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.runs.presets import IMAGE_METHODS, image_config
 from fokker.runs.toml import dumps, loads
 from fokker.runs.training import Interrupted
-from fokker.tasks.image import ImageTask, level_of
+from fokker.tasks.image import ImageTask
+from fokker.tasks.trained import level_of
 from pathlib import Path
 from studies import denoising, figures
 

@@ -18,8 +18,8 @@ from fokker.objectives import Classification, LevelDCD, LogNormal, LogUniform, W
 from fokker.runs.checkpoints import Checkpoint
 from fokker.runs.checkpoints import write as write_checkpoint
 from fokker.runs.toml import dumps
-from fokker.tasks.image import is_tied
 from fokker.tasks.likelihoods import beyond
+from fokker.tasks.trained import is_tied
 from test_generation import Bell, config
 from test_ties import Round
 from types import SimpleNamespace

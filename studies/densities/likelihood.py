@@ -22,7 +22,7 @@ from fokker.images.likelihood import (
     residuals_of,
 )
 from fokker.runs.config import ImageData
-from fokker.tasks.image import check_trained, is_tied
+from fokker.tasks.trained import check_trained, is_tied
 from pathlib import Path
 from studies import results
 

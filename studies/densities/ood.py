@@ -20,7 +20,7 @@ from fokker.data.images import read_images
 from fokker.images.oddness import CHOSEN, LEVELS, Usual, features_of, scores
 from fokker.metrics import auroc
 from fokker.runs.config import ImageData
-from fokker.tasks.image import check_trained
+from fokker.tasks.trained import check_trained
 from pathlib import Path
 from studies import results
 from torch import Tensor

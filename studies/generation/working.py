@@ -16,7 +16,8 @@ from fokker.runs.loading import load
 from fokker.runs.training import Diverged, Interrupted, fit
 from fokker.samplers import Field, Guided
 from fokker.tasks import Run
-from fokker.tasks.image import ImageTask, guided
+from fokker.tasks.image import ImageTask
+from fokker.tasks.trained import guided
 from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file

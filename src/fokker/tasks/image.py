@@ -14,7 +14,7 @@ saved.
 With `crop`, training images are random squares of photographs; test images stay whole.
 """
 
-__all__ = ["ImageTask", "check_trained", "guided", "is_tied", "level_of", "levels_of"]
+__all__ = ["ImageTask"]
 
 import hashlib
 import math
@@ -22,128 +22,43 @@ import time
 import torch
 import warnings
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from torch import Tensor
 from typing import Any, Self
 
 from .base import Line, Run, Task, TooLate
-from .likelihoods import beyond, told_bits, told_memory
+from .cleaning import denoise_file, progress
+from .figures import FIGURES, foretell, of_each
 from .options import Denoising, Drawing, Evaluation, Restoration, Scoring
 from .pictures import pictures_of, score_pictures
 from .restoring import restore_file
-from .. import checks, objectives
+from .trained import check_trained, guided, level_of, levels_of
+from .. import checks
 from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
 from ..data.augment import augment
-from ..data.deep import read_picture, save_picture
 from ..data.images import Images, read_images, read_labels
-from ..data.picture import describe, place_of_png, save_png, to_float
+from ..data.picture import describe, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import first_line, inner_folder, save_npy
-from ..images.color import SCALES
-from ..images.denoise import LEVELS, RULES, denoise, errors, noisy, rmse
-from ..images.forecast import forecast
+from ..images.denoise import LEVELS, denoise, errors, noisy, rmse
 from ..images.generate import DivergedEnergy, Sampling, generate
-from ..images.likelihood import bits_by_image, constant_of, residuals_of
-from ..images.memory import memory_of, nearest
 from ..images.oddness import Usual, features_of
-from ..images.photograph import clean_photograph, noise_of, of_255, to_255
 from ..images.quality import Reference, described, judge_images, reference_of
 from ..metrics import Extractor, Statistics, dequantize, load_inception
-from ..networks import UNetDenoiser, UNetEnergy
-from ..objectives import LevelDCD, Noisy, Objective
-from ..objectives.laws import draw
 from ..runs.config import Config, ImageData
 from ..samplers import (
     Field,
-    Guided,
     Heun,
     OfClasses,
-    calibrate,
-    class_energies,
-    log_probs,
 )
 
 SHOWN = 10  # images in the report
 PREVIEWS = 4  # grids of samples in the report
-# about how many gradients a batch takes of each figure; those of the samples for --fid
-GRADIENTS = {"fid": None, "bpd": 450, "residual": 30}
-CLASSIFIED = (0.1, 0.2, 0.4)  # noise levels at which a classifier is judged
 CHUNK, BATCH = 1000, 250  # samples between two looks at the clock, and at once
 JUDGED, FEW = 256, 32  # images to judge by while training, on a GPU and on a CPU
-
-
-def level_of(objective: Objective) -> float | None:
-    r"""Returns the noise level whose density an objective learns; `None` if it learns many."""
-    if isinstance(objective, LevelDCD) and not objective.conditional:
-        return objective.learned
-    if isinstance(objective, Noisy) and isinstance(objective.level, float):
-        return objective.level
-    return None
-
-
-def levels_of(objective: Objective) -> tuple[float, float]:
-    r"""Returns the lowest and the highest of many noise levels drawn as an objective draws
-    them."""
-    if not isinstance(objective, LevelDCD | Noisy | objectives.Denoising):
-        names = "LevelDCD, Noisy or Denoising"
-        raise ValueError(f"expected an objective with a noise level, {names}, got {objective!r}")
-    levels = draw(objective.level, torch.zeros(4096, 1), torch.Generator().manual_seed(0))
-    return float(levels.min()), float(levels.max())
-
-
-def check_trained(run: Run) -> None:
-    r"""Raises unless a run is an energy of images at every level, with weights that training has
-    changed."""
-    model = run.energy
-    if not isinstance(model, UNetEnergy | UNetDenoiser):
-        raise ValueError(
-            f"expected an energy of images at every noise level to draw from, got {run.path},"
-            f" a {type(model).__name__}"
-        )
-    start = run.config.build(run.shape).state_dict()
-    if all(torch.equal(v.cpu().to(start[k]), start[k]) for k, v in model.state_dict().items()):
-        raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
-
-
-def guided(
-    run: Run, guide: tuple[Run, float] | None, device: torch.device | str, exact: bool = False
-) -> Any:
-    r"""Returns the energy of a run on a device, guided away from that of a worse one if there is
-    one (`fokker.samplers.guidance`).
-
-    Arguments:
-        run: The run.
-        guide: The worse run and the weight of guidance.
-        device: The device.
-        exact: Whether values of the energy count, see `Run.energy_on`.
-    """
-    energy = run.energy_on(device, exact)
-    if guide is None:
-        return energy
-    return Guided(energy, guide[0].energy_on(device, exact), guide[1]).to(device)
-
-
-def is_tied(run: Run) -> bool:
-    r"""Returns whether the energies of all levels of a run were trained to have one constant."""
-    objective = run.config.objective
-    return isinstance(objective, LevelDCD) and bool(objective.ties)
-
-
-@contextmanager
-def progress(name: str) -> Generator[Callable[[float], None], None, None]:
-    r"""Shows a progress bar on a terminal, and yields what takes the share of the work done."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        shown = bar.add_task(escape(name), total=1.0)
-        yield lambda share: bar.advance(shown, share)
 
 
 class ImageTask(Task):
@@ -242,46 +157,6 @@ class ImageTask(Task):
                 stacklevel=2,
             )
 
-    def denoise(self, run: Run, picture: Path, out: Path, denoising: Denoising) -> str:
-        places, level = self.places(picture, out, denoising), self.level
-        if denoising.rule is not None:
-            checks.one_of(RULES, rule=denoising.rule)
-            if level is None:
-                expected = f"no rule for {run.path}, an energy of every level"
-                raise ValueError(f"expected {expected}, got {denoising.rule!r}")
-        (x, bits), said = read_picture(picture), []
-        if denoising.add_noise is not None:
-            x = noisy(x, of_255(add_noise=denoising.add_noise))
-            save_picture(places["noisy"], x, bits)
-            said.append(f"noisy: {places['noisy']}")
-        energy = run.energy_on(denoising.device)
-        rule, x = denoising.rule or "one-step", x.to(denoising.device)
-        low, high = levels_of(run.config.objective)
-        try:
-            if denoising.sigma is None:
-                tied = level is None and is_tied(run)
-                sigma, source = noise_of(energy, x, run.shape, tied, low, high)
-                source = f"estimated {source}"
-            else:
-                sigma, source = of_255(sigma=denoising.sigma), "given"
-            self.warn(run, x, sigma, low, high)
-            with progress(picture.name) as watch:
-                clean, spread = clean_photograph(
-                    energy, x, run.shape, sigma, level, rule, denoising.uncertainty,
-                    denoising.tile // 8 * 8, watch,
-                )  # fmt: skip
-        except ValueError as error:
-            raise ValueError(f"{picture}: {error}") from error
-        save_picture(out, clean, bits)
-        by = "" if level is None else f", by the rule {rule} from level {to_255(level):.3g}"
-        said.append(f"noise {to_255(sigma):.3g} of 255 ({source}){by}: {out}")
-        if spread is not None:
-            shown = (4 * to_255(1.0) * spread).clamp_max(255) / 127.5 - 1
-            save_png(places["deviation"], shown)
-            mean = to_255(float(spread.mean()))
-            said.append(f"deviation {mean:.3g} of 255 in the mean: {places['deviation']}")
-        return "\n".join(said)
-
     def score(self, run: Run, points: Path, out: Path, scoring: Scoring = Scoring()) -> str:
         r"""Scores a picture or the pictures of a folder by how odd they are to the energy."""
         scoring, path = scoring.checked, Path(points)
@@ -308,6 +183,9 @@ class ImageTask(Task):
             notes.append(f"{resized} pictures cropped and resized to {run.shape[1]} pixels")
         return "\n".join([f"{len(paths)} pictures: {out}, by {run.weights}", *notes])
 
+    def denoise(self, run: Run, picture: Path, out: Path, denoising: Denoising) -> str:
+        return denoise_file(run, picture, out, denoising)
+
     def restore(self, run: Run, picture: Path, out: Path, restoration: Restoration) -> str:
         if self.level is not None:
             raise ValueError(
@@ -316,37 +194,6 @@ class ImageTask(Task):
             )
         levels = levels_of(run.config.objective)
         return restore_file(run, picture, out, restoration, levels, progress)
-
-    def warn(self, run: Run, x: Tensor, sigma: float, low: float, high: float) -> None:
-        r"""Warns of noise that the energy has not seen."""
-        channels, seen, also = run.shape[0], [sigma], ""
-        if len(x) < channels:
-            seen, also = (
-                [sigma * math.sqrt(channels)],
-                ", as a grey picture has in a colour energy",
-            )
-        elif len(x) > channels:
-            seen = [sigma * scale for scale in SCALES]
-            also = ", as a colour picture has in a grey energy"
-        wrong = [s for s in seen if not 0.99 * low <= s <= 1.01 * high]
-        if self.level is None and wrong:
-            warnings.warn(
-                f"expected noise of a level that was trained on, {to_255(low):.3g} to"
-                f" {to_255(high):.3g} of 255, got {to_255(wrong[0]):.3g}{also}; the result is a"
-                " guess",
-                stacklevel=3,
-            )
-
-    def places(self, picture: Path, out: Path, denoising: Denoising) -> dict[str, Path]:
-        r"""Returns the files that are written, none of them the picture that is read."""
-        places = {"clean": place_of_png(out)}
-        if denoising.add_noise is not None:
-            places["noisy"] = place_of_png(out.with_stem(f"{out.stem}-noisy"))
-        if denoising.uncertainty:
-            places["deviation"] = place_of_png(out.with_stem(f"{out.stem}-deviation"))
-        for place in places.values():
-            checks.another(place, picture, "the picture")
-        return places
 
     def shippable(self, run: Run) -> Config:
         check_trained(run)
@@ -498,7 +345,7 @@ class ImageTask(Task):
         assert extractor is not None
         if self.drawn is None or self.drawn[0] is not energy:  # captured once for all milestones
             fast = energy if device.type == "cpu" else energy.cast(self.config.precision)
-            fast = self.of_each(fast, chunk, device) if self.classes else fast
+            fast = of_each(fast, self.classes, chunk, device) if self.classes else fast
             self.drawn = (energy, field_of(fast, device))
         parts, seconds, clock = [], 0.0, time.perf_counter()
         head = {"sampler": sampling.sampler, "steps": sampling.steps, "nfe": None, "fid": None}
@@ -542,157 +389,11 @@ class ImageTask(Task):
         line: Line = {"step": run.chosen}
         said = [f"by {run.weights}"]
         for name in evaluation.asked:
-            self.foretell(run, name, evaluation, ranks)
-            more, words = getattr(self, f"evaluate_{name}")(run, evaluation, guide, ranks)
+            foretell(run, name, evaluation, ranks)
+            more, words = FIGURES[name](self, run, evaluation, guide, ranks)
             line |= more
             said += words
         return line, said
-
-    def foretell(self, run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
-        r"""Says about how long a figure will take, on the first rank, if that is long."""
-        if not (ranks.first and name in GRADIENTS):
-            return
-        n, batch, device = evaluation.asked[name], evaluation.batch, ranks.device
-        gradients = GRADIENTS[name] or evaluation.sampling.flow(1).evaluations
-        energy, share = run.energy_on(device, exact=name == "bpd"), -(-n // ranks.size)
-        forecast(f"--{name} {n}", energy, run.shape, share, batch, gradients, device)
-
-    def evaluate_residual(
-        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
-    ) -> tuple[Line, list[str]]:
-        r"""Returns how much the energies of neighboring levels disagree."""
-        test = self.pixels("test")[: evaluation.residual]
-        levels = residuals_of(
-            run.energy_on(ranks.device, exact=True),
-            test,
-            evaluation.batch,
-            evaluation.seed,
-            ranks.device,
-        )
-        told = (
-            f"{f'{v**0.5:.3g} nats' if v > 0 else 'none to be seen'} at {sigma}"
-            for sigma, v in levels.items()
-        )
-        words = (
-            f"Fokker-Planck residual, its std times σ² over {len(test):,} noisy test images:"
-            f" {', '.join(told)}"
-        )
-        return {f"residual_{sigma}": v for sigma, v in levels.items()}, [words]
-
-    def evaluate_bpd(
-        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
-    ) -> tuple[Line, list[str]]:
-        r"""Returns the likelihood of test images, by the flow and in one pass."""
-        test, sampling = self.pixels("test")[: evaluation.bpd], evaluation.sampling
-        train, energy = self.pixels("train"), run.energy_on(ranks.device, exact=True)
-        options = (sampling, evaluation.batch, evaluation.seed, ranks.device)
-        constant = constant_of(energy, train, *options) if is_tied(run) else None
-        bits = bits_by_image(
-            energy, test, train, *options, ranks=ranks, constant=constant, probes=evaluation.probes
-        )
-        line, words = told_bits(bits, constant, math.prod(run.shape))
-        words[0] += (
-            f" ({len(test):,} test images with uniform noise as wide as one of 256 levels, by the"
-            f" flow from {sampling.sigma_min:g} to {sampling.sigma_max:g})"
-        )
-        words += beyond(run.config.objective, sampling.sigma_min, sampling.sigma_max)
-        if evaluation.residual is None:  # beside it in any case
-            few = replace(evaluation, residual=min(len(test), 64))
-            more, said = self.evaluate_residual(run, few, guide, ranks)
-            line, words = line | more, words + said
-        return line | {"bpd_n": len(test)}, words
-
-    def evaluate_memory(
-        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
-    ) -> tuple[Line, list[str]]:
-        r"""Returns whether training images are likelier than test images, on the first rank."""
-        assert evaluation.memory is not None
-        energy = run.energy_on(ranks.device, exact=True)
-        if not ranks.first:
-            return {}, []
-        count = evaluation.memory
-        train, test = (self.pixels(split) for split in ("train", "test"))
-        options = (evaluation.batch, evaluation.seed, ranks.device)
-        rows = memory_of(energy, train[:count], test[:count], *options)
-        near = {
-            "test": nearest(to_float(test[:count]).to(ranks.device), train)[0],
-            "train": nearest(to_float(train[:count]).to(ranks.device), train, others=True)[0],
-        }
-        return told_memory(rows, {k: float(v.median()) for k, v in near.items()}, count)
-
-    def of_each(
-        self, energy: Any, batch: int, device: torch.device, weight: float = 1.0
-    ) -> OfClasses:
-        r"""Returns the energy of the classes in turn, for batches of a multiple of their
-        number."""
-        return OfClasses(energy, [torch.arange(batch) % self.classes], weight).to(device)
-
-    def evaluate_accuracy(
-        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
-    ) -> tuple[Line, list[str]]:
-        r"""Returns how often the classifier of the energies is right on test images with a little
-        noise; its bias is found on as many training images."""
-        self.check_classes(run, ())
-        assert evaluation.accuracy is not None
-        energy, device = run.energy_on(ranks.device, exact=True), ranks.device
-        line: Line = {"accuracy_n": min(evaluation.accuracy, len(self.pixels("test")))}
-
-        def found(split: str, sigma: float) -> tuple[Tensor, Tensor]:
-            x = to_float(self.pixels(split)[: evaluation.accuracy].to(device))
-            x, label = noisy(x, sigma, evaluation.seed), self.labels(split)[: len(x)]
-            energies = class_energies(energy, x, sigma, self.classes, evaluation.batch)
-            return energies.cpu(), label
-
-        told = []
-        for sigma in CLASSIFIED:
-            bias = calibrate(*found("train", sigma))
-            energies, label = found("test", sigma)
-            right = (log_probs(energies, bias).argmax(1) == label).double().mean()
-            line[f"accuracy_{sigma}"] = float(right)
-            told.append(f"{100 * float(right):.1f} % at {sigma}")
-        words = f"accuracy of the classifier on {line['accuracy_n']:,} test images:"
-        return line, [f"{words} {', '.join(told)}"]
-
-    def evaluate_fid(
-        self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
-    ) -> tuple[Line, list[str]]:
-        r"""Returns how near samples are to the training images; on the first rank."""
-        device, batch, sampling = ranks.device, evaluation.batch, evaluation.sampling
-        assert evaluation.fid is not None
-        extractor = ranks.each(
-            lambda: load_inception(evaluation.inception, evaluation.convention, device)
-        )
-        energy = guided(run, guide, device, sampling.corrector > 0)
-        if evaluation.each_class:
-            self.check_classes(run, (), guide)
-            batch = max(self.classes, batch - batch % self.classes)
-            energy = self.of_each(energy, batch, device, evaluation.class_weight)
-        drawn = generate(
-            energy,
-            evaluation.fid,
-            run.shape,
-            sampling,
-            evaluation.seed,
-            batch,
-            device=device,
-            ranks=ranks,
-        )
-        features = described(drawn.images, extractor, batch, ranks)
-        if not ranks.first:  # the reference is computed once per set, by the first
-            return {}, []
-        reference = reference_of(self.images["train"], extractor, batch)
-        fid, kid = judge_images(features, reference, extractor)
-        line: Line = {"fid": fid.value, "fid_n": evaluation.fid, "convention": fid.convention}
-        line |= {"nfe": drawn.evaluations, "kid": None if kid is None else kid.mean}
-        words, also = [], ""
-        if evaluation.each_class:
-            line |= {"conditional": True, "class_weight": evaluation.class_weight}
-            words = [f"of each class in turn, weight {evaluation.class_weight:g}"]
-        if guide is not None:
-            name, also = str(guide[0].path), " and as many of the guide"
-            line |= {"guide": name, "guidance": guide[1]}
-            words = [f"guided by {name}, weight {guide[1]:g}"]
-        return line, [*words, f"{fid}, {drawn.evaluations} evaluations per image{also}", str(kid)]
 
     def report(self, run: Run) -> str:
         from .reports import image as figures
