@@ -574,7 +574,7 @@ def test_digits_are_not_mirrored(tmp_path, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             TrainGeneration(data=data, form="central").run()
     assert [base.data.flip for base, _ in seen] == [False, True]
-    assert seen[0][1] == "mnist-fokker-dcd-central-15m-0"
+    assert seen[0][1] == "mnist-fokker-dcd-central-base-0"
 
 
 @pytest.mark.slow

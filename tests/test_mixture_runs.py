@@ -88,7 +88,7 @@ def test_p_values_of_new_rows_are_uniform_and_alarms_have_their_rate(run, tmp_pa
     alarms = np.mean([line["alarm"] == "1" for line in lines])
     assert abs(alarms - 0.05) <= 5 * math.sqrt(0.05 * 0.95 * (1 / 2000 + 1 / m))
     said = capsys.readouterr().out
-    assert f"from {m} held-out rows" in said and "ignored columns: name" in said
+    assert f"from {m} held-out rows" in said and "ignored columns: 'name'" in said
     outlier = np.array([float(line["outlier"]) for line in lines])
     assert np.allclose((1 + m - m * outlier) / (1 + m), p, atol=1e-5)
 

@@ -404,6 +404,6 @@ def test_a_likelihood_without_support_is_not_given(confined, capsys, monkeypatch
     main(["score", str(run.path), str(confined / "x.npy"), "-o", str(confined / "o.csv")])
     assert "log Z is not known" in capsys.readouterr().out
     header = (confined / "o.csv").read_text().splitlines()[0]
-    assert header == "log_density_up_to_a_constant,outlier,surprise"
+    assert header == "log_density_up_to_a_constant,outlier,surprise,p_value"
     page = (run.path / "report.html").read_text()
     assert "No likelihood is given" in page and "not known" in page

@@ -244,7 +244,7 @@ def test_columns_are_matched_by_name(run, points, tmp_path, capsys, monkeypatch)
     lines += [",".join([*(f"{row[j]:.9g}" for j in order), "1"]) for row in table.values[:20]]
     Path("other.csv").write_text("\n".join(lines))
     main(["score", str(run.path), "other.csv", "-o", "a.csv"])
-    assert "ignored columns: more" in capsys.readouterr().out
+    assert "ignored columns: 'more'" in capsys.readouterr().out
     main(["score", str(run.path), str(points), "-o", "b.csv"])
     ours, other = (read_table(Path(f"{k}.csv")).values for k in "ab")
     assert torch.allclose(ours, other[:20], atol=1e-3)
@@ -284,7 +284,7 @@ def test_scores_are_written_beside_the_points(run, points, tmp_path, capsys):
         ([folder, points, "-o", points], "to write to another file than that of the points, got"),
         ([folder, points, "-o", tmp_path / "s.npy"], "expected --out to end in .csv, got"),
         ([folder, points, "-o", tmp_path / "none/s.csv"], "in a folder that exists, got"),
-        (["celeba32", points, "-o", tmp_path / "s.csv"], "celeba32, a run on images"),
+        (["celeba32", points, "-o", tmp_path / "s.csv"], "expected a PNG, JPEG, WEBP, BMP image"),
     ):
         with pytest.raises(SystemExit):
             main(["score", *map(str, args)])
