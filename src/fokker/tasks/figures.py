@@ -35,6 +35,7 @@ GRADIENTS = {"fid": None, "bpd": 450, "residual": 30}
 CLASSIFIED = (0.1, 0.2, 0.4)  # noise levels at which a classifier is judged
 
 Guide = tuple[Run, float] | None  # a worse run, and the weight of guidance
+Told = tuple[Line, list[str]]  # figures, and what they say
 
 
 class Loaded(Protocol):
@@ -60,13 +61,7 @@ def foretell(run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
     forecast(f"--{name} {n}", energy, run.shape, share, batch, gradients, device)
 
 
-def residual(
-    task: Loaded,
-    run: Run,
-    evaluation: Evaluation,
-    guide: Guide,
-    ranks: Ranks,
-) -> tuple[Line, list[str]]:
+def residual(task: Loaded, run: Run, evaluation: Evaluation, guide: Guide, ranks: Ranks) -> Told:
     r"""Returns how much the energies of neighboring levels disagree."""
     test = task.pixels("test")[: evaluation.residual]
     levels = residuals_of(
@@ -87,13 +82,7 @@ def residual(
     return {f"residual_{sigma}": v for sigma, v in levels.items()}, [words]
 
 
-def bpd(
-    task: Loaded,
-    run: Run,
-    evaluation: Evaluation,
-    guide: Guide,
-    ranks: Ranks,
-) -> tuple[Line, list[str]]:
+def bpd(task: Loaded, run: Run, evaluation: Evaluation, guide: Guide, ranks: Ranks) -> Told:
     r"""Returns the likelihood of test images, by the flow and in one pass."""
     test, sampling = task.pixels("test")[: evaluation.bpd], evaluation.sampling
     train, energy = task.pixels("train"), run.energy_on(ranks.device, exact=True)
@@ -115,13 +104,7 @@ def bpd(
     return line | {"bpd_n": len(test)}, words
 
 
-def memory(
-    task: Loaded,
-    run: Run,
-    evaluation: Evaluation,
-    guide: Guide,
-    ranks: Ranks,
-) -> tuple[Line, list[str]]:
+def memory(task: Loaded, run: Run, evaluation: Evaluation, guide: Guide, ranks: Ranks) -> Told:
     r"""Returns whether training images are likelier than test images, on the first rank."""
     assert evaluation.memory is not None
     energy = run.energy_on(ranks.device, exact=True)
@@ -146,13 +129,7 @@ def of_each(
     return OfClasses(energy, [torch.arange(batch) % classes], weight).to(device)
 
 
-def accuracy(
-    task: Loaded,
-    run: Run,
-    evaluation: Evaluation,
-    guide: Guide,
-    ranks: Ranks,
-) -> tuple[Line, list[str]]:
+def accuracy(task: Loaded, run: Run, evaluation: Evaluation, guide: Guide, ranks: Ranks) -> Told:
     r"""Returns how often the classifier of the energies is right on test images with a little
     noise; its bias is found on as many training images."""
     task.check_classes(run, ())
@@ -177,13 +154,7 @@ def accuracy(
     return line, [f"{words} {', '.join(told)}"]
 
 
-def fid(
-    task: Loaded,
-    run: Run,
-    evaluation: Evaluation,
-    guide: Guide,
-    ranks: Ranks,
-) -> tuple[Line, list[str]]:
+def fid(task: Loaded, run: Run, evaluation: Evaluation, guide: Guide, ranks: Ranks) -> Told:
     r"""Returns how near samples are to the training images; on the first rank."""
     device, batch, sampling = ranks.device, evaluation.batch, evaluation.sampling
     assert evaluation.fid is not None
@@ -223,7 +194,7 @@ def fid(
     return line, [*words, f"{found}, {drawn.evaluations} evaluations per image{also}", str(kid)]
 
 
-FIGURES: dict[str, Callable[..., tuple[Line, list[str]]]] = {
+FIGURES: dict[str, Callable[..., Told]] = {
     "fid": fid,
     "bpd": bpd,
     "residual": residual,
