@@ -83,9 +83,9 @@ class Bound(nn.Module):
         share = self.share if rank is None else self.share._replace(rank=rank)
         energy: Any = self.energy
         if label is not None:
-            own = share(label)
+            mine = share(label)
             # a form or a tie may ask for several points a row, block after block
-            rows = lambda p: own.repeat(len(p) // len(own), *(1,) * (own.ndim - 1))
+            rows = lambda p: mine.repeat(len(p) // len(mine), *(1,) * (mine.ndim - 1))
             energy = lambda p, level: self.energy(p, level, rows(p))
         out: Output = self.objective.part(energy, x, before, None, share)
         return out.loss, tuple(out.state or ()), out.info

@@ -186,8 +186,8 @@ def denoise_picture(
             raise ValueError("expected a noisy picture, got one without noise; give its sigma")
     else:
         checks.positive(sigma=sigma)
-    channels, own = shape[0], len(picture)
-    if own == 3 and channels == 1:
+    channels, planes = shape[0], len(picture)
+    if planes == 3 and channels == 1:
         parts = [
             denoise_picture(
                 energy, u[None], shape, c * sigma, level, batch, rule, clip, tile,
@@ -196,11 +196,11 @@ def denoise_picture(
             for u, c in zip(to_parts(picture), SCALES, strict=True)
         ]  # fmt: skip
         out = from_parts(torch.cat(parts))
-    elif own not in {1, channels}:
-        raise ValueError(f"expected a picture of 1 or {channels} channels, got {own}")
+    elif planes not in {1, channels}:
+        raise ValueError(f"expected a picture of 1 or {channels} channels, got {planes}")
     else:
         noise, x = sigma, picture[None]
-        if own < channels:
+        if planes < channels:
             z = torch.Generator().manual_seed(0)
             size = (DRAWS, channels, *picture.shape[1:])
             z = torch.randn(size, generator=z, dtype=picture.dtype).to(picture.device)
@@ -210,7 +210,7 @@ def denoise_picture(
             out = by_energy(energy, x, noise, tile, watch)
         else:
             out = by_tiles(energy, x, shape, noise, level, batch, rule, watch)
-        out = out[0] if own == channels else out.mean((0, 1))[None]
+        out = out[0] if planes == channels else out.mean((0, 1))[None]
     return (out.clamp(-1, 1) if clip else out), sigma
 
 

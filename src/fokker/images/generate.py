@@ -136,14 +136,14 @@ def generate(
     checks.positive_integer(n=n, batch=batch)
     checks.seed(seed)
     field = field_of(energy, device)
-    own = {"device": device, "dtype": torch.float32}
+    options = {"device": device, "dtype": torch.float32}
     mine, source = ranks.among(n), torch.Generator().manual_seed(seed)
 
     def share(flow: Flow) -> tuple[Tensor, Tensor]:
         r"""This rank's images; and of each, the mean size of a pixel and the acceptance."""
         if not mine:
             return torch.zeros(0, *shape, dtype=torch.uint8), torch.zeros(0, 2)
-        drawn = flow.run(field, len(mine), shape, source, batch, first + mine.start, **own)
+        drawn = flow.run(field, len(mine), shape, source, batch, first + mine.start, **options)
         sizes = drawn.samples.abs().flatten(1).mean(1)
         rates = torch.zeros_like(sizes) if drawn.acceptance is None else drawn.acceptance.mean(0)
         return to_uint8(drawn.samples).cpu(), torch.stack([sizes, rates], 1).cpu()

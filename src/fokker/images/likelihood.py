@@ -235,8 +235,8 @@ def residuals_of(
         x = noisy(to_float(pixels.to(device)), sigma, seed)
         pairs = []
         for part in x.tensor_split(math.ceil(len(x) / batch)):
-            own = (energy, part, sigma, Hutchinson(1), generator)
-            both = [fokker_planck_residual(*own).values.double() for _ in range(2)]
+            asked = (energy, part, sigma, Hutchinson(1), generator)
+            both = [fokker_planck_residual(*asked).values.double() for _ in range(2)]
             pairs.append(sigma**2 * torch.stack(both))
         found[sigma] = float(torch.cov(torch.cat(pairs, 1))[0, 1])
     return found

@@ -77,11 +77,11 @@ def memory_of(
                 x = (to_float(part).cpu() + sigma * eps).to(device)
                 parts.append(energy(x, constant(sigma, x)).double().cpu())
             found.append(torch.cat(parts))
-        own, other = found
-        error = (own.var() / len(own) + other.var() / len(other)).sqrt()
-        means = float(own.mean()), float(other.mean())
-        gap = float(other.mean() - own.mean())
-        rows.append(Memory(sigma, *means, gap, float(error), auroc(own, other)))
+        seen, unseen = found
+        error = (seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt()
+        means = float(seen.mean()), float(unseen.mean())
+        gap = float(unseen.mean() - seen.mean())
+        rows.append(Memory(sigma, *means, gap, float(error), auroc(seen, unseen)))
     return rows
 
 

@@ -96,8 +96,10 @@ def described(
         )
     mine = ranks.among(len(pixels))
     features = ranks.each(lambda: extractor.features(pixels[mine.start : mine.stop], batch))
-    own = ranks.each(lambda: Statistics.of(features, extractor.convention, extractor.weights))
-    return Reference(merge(own, ranks), ranks.collect(features))
+    statistics = ranks.each(
+        lambda: Statistics.of(features, extractor.convention, extractor.weights)
+    )
+    return Reference(merge(statistics, ranks), ranks.collect(features))
 
 
 def merge(local: Statistics, ranks: Ranks) -> Statistics:
@@ -106,7 +108,7 @@ def merge(local: Statistics, ranks: Ranks) -> Statistics:
     Exact up to rounding: :math:`S = \sum_r S_r + n_r (\mu_r - \mu)(\mu_r - \mu)^\top`.
 
     Arguments:
-        own: The statistics of this rank's images, one or more.
+        local: The statistics of this rank's images, one or more.
         ranks: The ranks.
     """
     if ranks.size == 1:

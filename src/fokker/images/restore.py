@@ -99,16 +99,16 @@ def restore(
     checks.points(checks.images(y[None]), "the picture")
     checks.positive(noise=noise)
     checks.at_least(0, samples=samples)
-    own, channels, y = len(y), shape[0], operator.seen_of(y[None])[0]
+    planes, channels, y = len(y), shape[0], operator.seen_of(y[None])[0]
     ladder = geometric_levels(max(low, LAST), min(high, FIRST), levels)
-    if own == channels:
+    if planes == channels:
         problems = [(y[None], noise)]
-    elif own == 3 and channels == 1:
+    elif planes == 3 and channels == 1:
         problems = [(u[None, None], c * noise) for u, c in zip(to_parts(y), SCALES, strict=True)]
-    elif own == 1:
+    elif planes == 1:
         problems = [(y.expand(1, channels, -1, -1), math.sqrt(channels) * noise)]
     else:
-        raise ValueError(f"expected a picture of 1 or {channels} channels, got {own}")
+        raise ValueError(f"expected a picture of 1 or {channels} channels, got {planes}")
     work = levels * (steps * 1.5 + (1.5 * moves * max(1, samples) if samples else 0))
     found: list[tuple[Descended, Samples | None]] = []
     for seen, s in problems:
@@ -134,16 +134,16 @@ def restore(
             x=crop(drawn.x), kept=crop(drawn.kept.flatten(0, 1)).unflatten(0, drawn.kept.shape[:2])
         )
         found.append((down._replace(x=crop(down.x)), drawn))
-    return joined(found, own, channels)
+    return joined(found, planes, channels)
 
 
-def joined(found: list[tuple[Descended, Samples | None]], own: int, channels: int) -> Restored:
+def joined(found: list[tuple[Descended, Samples | None]], planes: int, channels: int) -> Restored:
     r"""Returns the picture of which the problems are the parts."""
 
     def join(parts: list[Tensor]) -> Tensor:
-        if own == channels:
+        if planes == channels:
             return parts[0]
-        if own == 3:
+        if planes == 3:
             return from_parts(torch.cat(parts, 1))
         return parts[0].mean(1, keepdim=True)
 

@@ -65,7 +65,7 @@ class Plan:
     @property
     def sentences(self) -> list[str]:
         r"""The plan in words."""
-        config, own = self.config, self.config.optimization
+        config, optimization = self.config, self.config.optimization
         data: Any = config.data
         moved = ", moved about at random" if data.augment else ""
         sliced = f" in {config.slices} slices" if config.slices > 1 else ""
@@ -74,8 +74,8 @@ class Plan:
         millions = self.parameters / 1e6
         return [
             f"{self.pictures:,} pictures to train on, {square}{moved}",
-            f"a U-Net of {millions:.1f} million parameters, {own.steps:,} steps of {own.batch}"
-            + sliced,
+            f"a U-Net of {millions:.1f} million parameters, {optimization.steps:,} steps of"
+            f" {optimization.batch}{sliced}",
             f"expected: {self.seconds / 60:.1f} minutes of training on {config.device}, then"
             + f" {rest}; {self.memory:.1f} GiB of memory",
         ]

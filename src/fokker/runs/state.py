@@ -50,9 +50,9 @@ def step_generator(
     config: Config, k: int, trial: int = 0, device: torch.device | None = None
 ) -> torch.Generator:
     r"""Returns the generator of step k of a trial, the same on all ranks."""
-    own = torch.device(config.device) if device is None else device
+    place = torch.device(config.device) if device is None else device
     seed = config.seed * 2_000_003 + trial * 1_000_000_007 + k
-    return torch.Generator(own).manual_seed(seed % 2**63)
+    return torch.Generator(place).manual_seed(seed % 2**63)
 
 
 def kept(folder: Path, step: int) -> str:
@@ -94,22 +94,25 @@ class State:
         self.config, self.folder, self.task, self.ranks = config, folder, task, ranks
         self.energy = task.network().to(ranks.device)
         self.average = [v.detach().clone() for v in self.energy.state_dict().values()]
-        own = config.optimization
-        self.powers = [[v.clone() for v in self.average] for _ in own.widths]
+        optimization = config.optimization
+        self.powers = [[v.clone() for v in self.average] for _ in optimization.widths]
         fused = ranks.device.type == "cuda"
         torch.backends.cudnn.benchmark = fused  # all batches have one shape
-        betas = (own.beta1, own.beta2)
+        betas = (optimization.beta1, optimization.beta2)
         hidden: list[Parameter] = []
-        if own.muon is not None:  # the configuration has it only for a U-Net
+        if optimization.muon is not None:  # the configuration has it only for a U-Net
             assert isinstance(self.energy, UNetEnergy | UNetDenoiser)
             hidden = self.energy.hidden
         apart = set(hidden)
         others = [p for p in self.energy.parameters() if p not in apart]
-        adam = torch.optim.Adam(others, own.rate, betas, fused=fused)
+        adam = torch.optim.Adam(others, optimization.rate, betas, fused=fused)
         # each optimizer, with the factor of its rate
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [(adam, 1.0)]
-        if own.muon is not None:
-            self.optimizers.append((Muon(hidden, own.muon), own.muon / own.rate))
+        if optimization.muon is not None:
+            self.optimizers.append((
+                Muon(hidden, optimization.muon),
+                optimization.muon / optimization.rate,
+            ))
         self.step = Step(self.energy, config.objective, config.compile, ranks.share, config.slices)
         self.shadow = task.network().to(ranks.device).requires_grad_(False)
         self.done, self.trial = 0, 0
@@ -208,13 +211,13 @@ class State:
         self, x: Tensor, generator: torch.Generator, flag: bool, label: Tensor | None = None
     ) -> tuple[Gradients, float]:
         r"""Takes a step; returns what it found, and its rate."""
-        own, k = self.config.optimization, self.done
+        optimization, k = self.config.optimization, self.done
         out, flags = self.ranks.mean(self.step(x, self.inner, generator, label), [float(flag)])
         out.assign(self.energy)
         norm = get_total_norm(list(out.gradients.values()))
-        if own.clip is not None:
-            clip_grads_with_norm_(self.energy.parameters(), own.clip, norm)
-        rate = rate_at(k, own) * self.config.guard.slower**self.trial
+        if optimization.clip is not None:
+            clip_grads_with_norm_(self.energy.parameters(), optimization.clip, norm)
+        rate = rate_at(k, optimization) * self.config.guard.slower**self.trial
         for optimizer, factor in self.optimizers:
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
@@ -224,9 +227,11 @@ class State:
         moving = lambda means: [
             m for n, m in zip(self.energy.state_dict(), means, strict=True) if n in now
         ]
-        get_ema_multi_avg_fn(decay_at(k, own))(moving(self.average), list(now.values()), k)
+        get_ema_multi_avg_fn(decay_at(k, optimization))(
+            moving(self.average), list(now.values()), k
+        )
         self.done = k + 1
-        for width, power in zip(own.widths, self.powers, strict=True):
+        for width, power in zip(optimization.widths, self.powers, strict=True):
             lerp_(moving(power), list(now.values()), 1 - decay(self.done, width))
         self.watch.note(self.done, out.loss, norm, flags.sum())
         return out, rate

@@ -95,20 +95,20 @@ def check_resume(config: Config, folder: Path, instead: str) -> bool:
         folder: The run folder.
         instead: What to do where it is refused.
     """
-    saved, own = read_config(folder), config.optimization
+    saved, optimization = read_config(folder), config.optimization
     there, found = saved.optimization, names(folder / "checkpoint")
     done = found[-1].step if found else 0
-    taken, before = ([c for c in o.cycles if c[0] < done] for o in (own, there))
+    taken, before = ([c for c in o.cycles if c[0] < done] for o in (optimization, there))
     same = config
     if taken == before:
         same = replace(
-            config, optimization=replace(own, steps=there.steps, restarts=there.restarts)
+            config, optimization=replace(optimization, steps=there.steps, restarts=there.restarts)
         )
     if (other := difference(same, saved)) is None:
         return same != config
     over = config.patience is not None and done < there.steps
     cause = other.startswith(("optimization.steps ", "optimization.restarts "))
-    if cause and before and own.steps > before[-1][1] and not over:
+    if cause and before and optimization.steps > before[-1][1] and not over:
         turns = " ".join(str(end) for _, end in before)
         instead += f"; with --restarts {turns} it goes on after its end"
     raise ValueError(

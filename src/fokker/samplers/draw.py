@@ -101,8 +101,8 @@ def draw_particles(
     A minimum of the energy that no particle meets on the way is not seen.
     """
     checks.positive_integer(n=n)
-    own = Particles(widened(base)) if particles is None else particles
-    count = own.islands * math.ceil(max(n, LEAST) / own.islands)
-    found = own.run(energy, count, generator)
+    sampler = Particles(widened(base)) if particles is None else particles
+    count = sampler.islands * math.ceil(max(n, LEAST) / sampler.islands)
+    found = sampler.run(energy, count, generator)
     which = torch.randperm(count, generator=generator)[:n].to(found.samples.device)
     return Sampled(found.samples[which], judge_particles(found))

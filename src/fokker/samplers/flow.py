@@ -276,11 +276,11 @@ class Flow(abc.ABC):
         batch = n if batch is None else batch
         checks.positive_integer(n=n, batch=batch)
         checks.at_least(0, first=first)
-        own = self.corrector
-        if own is not None and own.sampler.transient and not own.step_sizes:
+        corrector = self.corrector
+        if corrector is not None and corrector.sampler.transient and not corrector.step_sizes:
             raise ValueError(
                 f"expected a corrector without a warmup, or with the step sizes of Flow.tune,"
-                f" got {own}"
+                f" got {corrector}"
             )
         field = energy if isinstance(energy, Field) else Field(energy)
         seed = draw_seed(generator)
@@ -291,7 +291,7 @@ class Flow(abc.ABC):
             x, rate, _ = self.descend(field, Streams(seed, range(begin, end)), x)
             samples.append(x)
             rates.append(rate)
-        acceptance = own and torch.cat([torch.stack(rate) for rate in rates], dim=1)[:, :n]
+        acceptance = corrector and torch.cat([torch.stack(rate) for rate in rates], dim=1)[:, :n]
         return Drawn(torch.cat(samples)[:n], self.evaluations, acceptance)
 
     @torch.no_grad()
@@ -324,8 +324,8 @@ class Flow(abc.ABC):
         self, field: Field, streams: Streams, x: Tensor, tune: bool = False
     ) -> tuple[Tensor, list[Tensor], list[float]]:
         r"""Returns samples shaped as `x`, and the acceptance and step size of each level."""
-        own, rates, sizes = self.corrector, [], []
-        size = own.sampler.step_size if own else 0.0
+        corrector, rates, sizes = self.corrector, [], []
+        size = corrector.sampler.step_size if corrector else 0.0
         x, slope, before = self.levels[0] * streams.normal(x), None, None
         for i, (level, after) in enumerate(pairwise((*self.levels, 0.0))):
             sigma = self.start(level)
@@ -340,10 +340,10 @@ class Flow(abc.ABC):
                 None,
                 here._replace(past=past),
             )
-            if own is None or after == 0:
+            if corrector is None or after == 0:
                 continue
-            size = own.step_sizes[i] if own.step_sizes else size
-            state, rate = own(field, x, after, size, streams, tune)
+            size = corrector.step_sizes[i] if corrector.step_sizes else size
+            state, rate = corrector(field, x, after, size, streams, tune)
             x, slope, before = state.x, after * state.gradient, None
             size = float(state.step_size) / after**2
             rates.append(rate)

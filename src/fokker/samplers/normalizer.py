@@ -83,11 +83,11 @@ def normalize(
         return Normalizer(exact.log_z, 0.0, 1.0, (), "exact, of a mixture of Gaussians")
     if dim in CELLS and device.type == "cpu":
         return by_grid(energy, dim, dtype)
-    own = Particles(widened(base)) if particles is None else particles
+    sampler = Particles(widened(base)) if particles is None else particles
     try:
-        first = own.run(energy, count, generator)
+        first = sampler.run(energy, count, generator)
         fitted = fit_mixture(first.samples[0::2], 4 if dim <= FEW else 1, generator=generator)
-        again = replace(own, base=fitted)
+        again = replace(sampler, base=fitted)
         ladder = again.ladder(energy, max(count // 2, 8), generator)
         up = again.run(energy, count, generator, ladder)
         down, error = again.backward(energy, first.samples[1::2], ladder, generator)

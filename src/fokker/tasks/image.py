@@ -371,9 +371,9 @@ class ImageTask(Task):
         lines = []
         for n in counts:
             if ranks.first:
-                own = Statistics.of(features[:n], extractor.convention, extractor.weights)
+                statistics = Statistics.of(features[:n], extractor.convention, extractor.weights)
                 reference = reference_of(self.images["train"], extractor, BATCH)
-                some = Reference(own, features[:n])
+                some = Reference(statistics, features[:n])
                 fid, kid = judge_images(some, reference, extractor, BATCH)
                 line = {**head, "fid": fid.value, "fid_n": n, "convention": fid.convention}
                 line |= {"weights": fid.weights[:8], "kid": None if kid is None else kid.mean}

@@ -136,13 +136,13 @@ class MixtureTask(TableTask):
     @cached_property
     def start(self) -> TableModel:
         r"""The model at the start of training."""
-        own = self.correction
+        correction = self.correction
         return TableModel.fit(
             self.every[self.rows["training"]],
             self.every,
             self.varies,
-            own.width,
-            own.bound,
+            correction.width,
+            correction.bound,
             self.config.seed,
         )
 
