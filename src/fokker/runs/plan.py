@@ -74,8 +74,10 @@ class Plan:
         millions = self.parameters / 1e6
         return [
             f"{self.pictures:,} pictures to train on, {square}{moved}",
-            f"a U-Net of {millions:.1f} million parameters, {optimization.steps:,} steps of"
-            f" {optimization.batch}{sliced}",
+            (
+                f"a U-Net of {millions:.1f} million parameters, {optimization.steps:,} steps of"
+                f" {optimization.batch}{sliced}"
+            ),
             f"expected: {self.seconds / 60:.1f} minutes of training on {config.device}, then"
             + f" {rest}; {self.memory:.1f} GiB of memory",
         ]
