@@ -171,7 +171,7 @@ def test_the_evaluate_command(trained, capsys, monkeypatch):
     assert "in one pass: none. The levels of this energy are not tied" in said
     assert "6 test images with uniform noise as wide as one of 256 levels" in said
     assert "Fokker-Planck residual" in said and "levels of training are few at the ends" in said
-    monkeypatch.setattr("fokker.tasks.image.is_tied", lambda run: True)
+    monkeypatch.setattr("fokker.tasks.figures.is_tied", lambda run: True)
     main([*args, "--json"])
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     nats = -torch.distributions.Normal(0.0, 0.3).log_prob(to_float(pixels["test"])).mean()
