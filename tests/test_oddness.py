@@ -10,6 +10,7 @@ import torch
 
 from fokker.app.cli import main
 from fokker.data.picture import save_png, to_float
+from fokker.data.sources import at_hand
 from fokker.images.memory import memory_of, nearest
 from fokker.images.oddness import CHOSEN, LEVELS, RULES, Features, Usual, features_of, scores
 from fokker.metrics import auroc
@@ -158,6 +159,7 @@ def test_without_training_images_there_are_energies_alone(
     monkeypatch,
 ):
     monkeypatch.setattr("fokker.runs.config.ImageData.absent", lambda data: "hub")
+    monkeypatch.setattr("fokker.runs.config.ImageData.at_hand", False)
     save_png(tmp_path / "x.png", to_float(bell["test"][0]))
     args = ["score", str(trained), str(tmp_path / "x.png"), "--out", str(tmp_path / "s.csv")]
     main(args)
@@ -167,6 +169,22 @@ def test_without_training_images_there_are_energies_alone(
     with pytest.raises(SystemExit):
         main([*args, "--alarm-rate", "0.1"])
     assert "--fetch fetches them" in capsys.readouterr().err
+
+
+def test_a_shipped_energy_scores_where_its_images_are_not(tmp_path, capsys, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.delenv("FOKKER_DATA", raising=False)
+    assert not at_hand("celeba32", None) and not at_hand(str(tmp_path / "none"), None)
+    (tmp_path / "celeba32").mkdir()
+    assert at_hand("celeba32", tmp_path) and at_hand(str(tmp_path), None)
+    save_png(tmp_path / "x.png", torch.zeros(3, 32, 32))
+    args = ["score", "celeba32", str(tmp_path / "x.png"), "--out", str(tmp_path / "s.csv")]
+    main(args)
+    assert "no rule compares with training images" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*args, "--alarm-rate", "0.1"])
+    said = capsys.readouterr().err
+    assert "for --alarm-rate, got none" in said and "--fetch" not in said
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ __all__ = [
     "SPLITS",
     "Known",
     "absent",
+    "at_hand",
     "files_of",
     "fingerprint",
     "from_hub",
@@ -92,6 +93,18 @@ def absent(source: str, data_dir: str | Path | None) -> str | None:
     else:
         return None
     return None if all((place / file_of(split)).exists() for split in SPLITS) else name
+
+
+def at_hand(source: str, data_dir: str | Path | None) -> bool:
+    r"""Returns whether a source lies on this machine."""
+    if source.startswith("hub:"):
+        return absent(source, data_dir) is None
+    if source not in SETS:
+        return Path(source).is_dir()
+    root = data_dir or os.environ.get("FOKKER_DATA")
+    if root is not None and Path(root, source).is_dir():
+        return True
+    return SETS[source].hub is not None and absent(source, data_dir) is None
 
 
 def place_of(source: str) -> Path:

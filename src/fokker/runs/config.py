@@ -34,7 +34,7 @@ from .. import checks
 from ..compute.schedule import Optimization
 from ..data import Planar, toy
 from ..data.augment import PARAMETERS
-from ..data.sources import absent, name_of
+from ..data.sources import absent, at_hand, name_of
 from ..energies import Denoiser, Energy, Quadratic
 from ..networks import MLP, UNetDenoiser, UNetEnergy, WideResNet
 from ..objectives import MultiTimeDCD, Objective
@@ -154,6 +154,11 @@ class ImageData(Data):
 
     def absent(self) -> str | None:
         return absent(self.source, self.data_dir)
+
+    @property
+    def at_hand(self) -> bool:
+        r"""Whether the images lie on this machine."""
+        return at_hand(self.source, self.data_dir)
 
 
 def check_images(shape: tuple[int, ...]) -> None:

@@ -166,11 +166,12 @@ class ImageTask(Task):
         check_trained(run)
         paths, pixels, resized = pictures_of(path, run.shape)
         energy, device = run.energy_on(scoring.device, exact=True), scoring.device
-        known = scoring.fetch or run.config.data.absent() is None
+        known = scoring.fetch or self.data.at_hand
         if scoring.alarm_rate is not None and not known:
+            also = "" if self.data.absent() is None else "; --fetch fetches them"
             raise ValueError(
                 f"expected the training images of {run.path} on this machine for --alarm-rate,"
-                " got none; --fetch fetches them"
+                f" got none{also}"
             )
         usual = None
         if known:
