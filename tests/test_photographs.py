@@ -1,6 +1,7 @@
 r"""Photographs: their noise, files of 16 bits, folders, deviations, restoration, the commands."""
 
 import io
+import itertools
 import math
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fokker.runs.config import Config, ImageData, Optimization, UNet
 from fokker.runs.presets import photograph_config
 from fokker.runs.shipped import PHOTOGRAPHS, names
 from fokker.runs.toml import dumps, loads
+from fokker.tasks.cleaning import progress
 from pathlib import Path
 from PIL import Image
 
@@ -348,3 +350,17 @@ def test_crops_are_turned_windows(generator):
     assert int(firsts.min()) == 0 and int(firsts.max()) == 4 * 9 + 6  # every place, to the corners
     with pytest.raises(ValueError, match="expected crop between 1 and 7, got 8"):
         images.batch(1, generator, crop=8)
+
+
+def test_a_long_job_says_how_long_it_takes(monkeypatch, capsys):
+    clock = itertools.count(0.0, 0.75)  # a look each
+    monkeypatch.setattr("fokker.tasks.cleaning.perf_counter", lambda: next(clock))
+    with progress("long.png") as watch:
+        for _ in range(10):
+            watch(0.01)
+    # three looks after the first, at 2.25 seconds, 3 % were done
+    assert capsys.readouterr().err.count("long.png: about 80 seconds") == 1
+    with progress("short.png") as watch:
+        for _ in range(10):
+            watch(0.1)
+    assert "about" not in capsys.readouterr().err

@@ -4,7 +4,7 @@ A job is mostly gradients of one network at batches of one size. One of them is 
 that warms up; the job takes as many times as long.
 """
 
-__all__ = ["forecast", "words"]
+__all__ = ["SHORT", "forecast", "told", "words"]
 
 import sys
 import time
@@ -34,6 +34,7 @@ def words(seconds: float) -> str:
 
 
 def told(line: str) -> None:
+    r"""Writes a line to stderr at once."""
     print(f"fokker: {line}", file=sys.stderr, flush=True)
 
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from torch import Tensor
 
 from .base import Run
@@ -23,12 +24,16 @@ from ..data.deep import read_picture, save_picture
 from ..data.picture import place_of_png, save_png
 from ..images.color import SCALES
 from ..images.denoise import RULES, noisy
+from ..images.forecast import SHORT, told, words
 from ..images.photograph import clean_photograph, noise_of, of_255, to_255
+
+LOOK = 2.0  # seconds after which the time of a job is told
 
 
 @contextmanager
 def progress(name: str) -> Generator[Callable[[float], None], None, None]:
-    r"""Shows a progress bar on a terminal, and yields what takes the share of the work done."""
+    r"""Shows a progress bar on a terminal, and yields what takes the share of the work done. After
+    two seconds it says about how long the whole will take, if that is long."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -36,7 +41,18 @@ def progress(name: str) -> Generator[Callable[[float], None], None, None]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task(escape(name), total=1.0)
-        yield lambda share: bar.advance(shown, share)
+        begin, done, waited = perf_counter(), 0.0, False
+
+        def advance(share: float) -> None:
+            nonlocal done, waited
+            bar.advance(shown, share)
+            done, spent = done + share, perf_counter() - begin
+            if spent > LOOK and not waited:
+                waited = True
+                if spent / done > SHORT:
+                    told(f"{name}: about {words(spent / done)}")
+
+        yield advance
 
 
 def denoise_file(run: Run, picture: Path, out: Path, denoising: Denoising) -> str:
