@@ -50,6 +50,8 @@ def tables_table(rows: Sequence[results.Row]) -> str:
     r"""Returns the table of the constants of learned tables, by independent runs."""
     header = ("table", "columns", "log Z of independent runs", "largest difference, in its errors")
     found = [r for r in rows if r["method"] == "table"]
+    if not found:
+        return "Not measured yet: `fokker reproduce normalizer --tables FOLDER`."
     lines = []
     for name in dict.fromkeys(r["target"] for r in found):
         runs = [r for r in found if r["target"] == name]
