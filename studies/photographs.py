@@ -16,7 +16,15 @@ Restoration: blur by a Gaussian of 1.6 pixels, 50 % of the pixels missing, and h
 with noise 2 of 255. `start` is the operator's first guess, from which descent starts.
 """
 
-__all__ = ["NOISES", "PUBLISHED", "TASKS", "estimates", "methods", "pictures", "row_of"]
+__all__ = [
+    "PUBLISHED",
+    "TASKS",
+    "estimates",
+    "estimators",
+    "methods",
+    "pictures",
+    "row_of",
+]
 
 import math
 import numpy as np
@@ -41,7 +49,6 @@ from typing import Any, NamedTuple
 from . import results
 
 SIGMAS = (15.0, 25.0, 50.0)
-NOISES = (5.0, 10.0, 15.0, 25.0, 50.0, 75.0)  # whose estimates are judged
 TASKS = ("denoise", "deblur", "inpaint", "upscale", "noise")
 PUBLISHED = {  # bsd68, whole: 15, 25, 50
     "BM3D, published": (31.07, 28.57, 25.62),
@@ -92,11 +99,10 @@ def by_energy(run: Run, blind: bool, sure: bool, device: str) -> Method:
     r"""Returns the method of an energy of every level."""
     energy, objective = run.energy_on(device, exact=True), run.config.objective
     low, high = levels_of(objective)
-    tied = getattr(objective, "time", 0) > 0
 
     def method(y: Tensor, sigma: float, truth: Tensor) -> Estimate:
         if blind:
-            sigma, _ = noise_of(energy, y, run.shape, tied, low, high)
+            sigma, _ = noise_of(energy, y, run.shape, low, high)
         found = clean_photograph(energy, y.to(device), run.shape, sigma, sure=sure)
         spread = None if found.deviation is None else found.deviation.cpu()
         return Estimate(found.picture.cpu(), spread, to_255(sigma) if blind else None)
@@ -218,23 +224,44 @@ def denoising(
     return out
 
 
-def estimates(data: str, clean: list[Tensor], sigma: float, **more: Any) -> results.Row:
-    r"""Returns the row of the estimates of the noise by wavelets, with the median of their
-    relative errors and their largest.
+def estimators(energy: str, device: str = "cpu") -> dict[str, Callable[[Tensor], float]]:
+    r"""Returns the estimators of the noise of a picture, by their names: wavelets, and an energy.
+
+    Arguments:
+        energy: A run, or the name of a shipped energy.
+        device: The device of the energy.
+    """
+    run = load(energy)
+    field, (low, high) = run.energy_on(device, exact=True), levels_of(run.config.objective)
+    return {
+        "wavelets": lambda y: float(estimate_sigma(y[None])),
+        Path(energy).name: lambda y: noise_of(field, y.to(device), run.shape, low, high)[0],
+    }
+
+
+def estimates(
+    data: str,
+    clean: list[Tensor],
+    sigma: float,
+    name: str,
+    estimator: Callable[[Tensor], float],
+    **more: Any,
+) -> results.Row:
+    r"""Returns the row of the estimates of the noise, with the median of their relative errors and
+    their largest.
 
     Arguments:
         data: The name of the set.
         clean: The pictures.
         sigma: The noise, of 255.
+        name: The name of the estimator.
+        estimator: The estimator of the noise of a picture, in [−1, 1].
         more: What else the row says.
     """
     began = time.perf_counter()
-    found = [
-        to_255(float(estimate_sigma(noisy(x, sigma / 127.5, seed)[None])))
-        for seed, x in enumerate(clean)
-    ]
+    found = [to_255(estimator(noisy(x, sigma / 127.5, seed))) for seed, x in enumerate(clean)]
     off = sorted(abs(value / sigma - 1) for value in found)
-    row: results.Row = {"data": data, "task": "noise", "sigma": sigma, "method": "wavelets"}
+    row: results.Row = {"data": data, "task": "noise", "sigma": sigma, "method": name}
     row |= dict.fromkeys(("psnr", "ssim", "coverage68", "coverage95"))
     row["seconds"] = (time.perf_counter() - began) / len(clean)
     return {**row, "sigma_error": off[len(off) // 2], "sigma_error_most": off[-1], **more}

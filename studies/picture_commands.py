@@ -80,6 +80,8 @@ class ReproducePhotographs:
     """The tasks; noise is the estimate of the noise."""
     sigmas: tuple[float, ...] = (15.0, 25.0, 50.0)
     """The noise of denoising, of 255."""
+    noises: tuple[float, ...] = (5.0, 10.0, 15.0, 25.0, 50.0, 75.0)
+    """The noise that is estimated."""
     methods: tuple[str, ...] = ("energy", "blind", "bm3d", "nlm", "tv")
     """The methods of denoising."""
     pictures: int = 0
@@ -108,17 +110,20 @@ class ReproducePhotographs:
         for name in self.methods:
             if name not in known:
                 raise checks.unknown(name, known, "a method", "--methods")
-        checks.positive(**{f"sigmas[{k}]": sigma for k, sigma in enumerate(self.sigmas)})
+        for name, sigmas in {"sigmas": self.sigmas, "noises": self.noises}.items():
+            checks.positive(**{f"{name}[{k}]": sigma for k, sigma in enumerate(sigmas)})
         used = self.methods if "denoise" in self.tasks else ()
         methods = study.methods(used, self.energy, self.sure, self.device)
+        estimators = study.estimators(self.energy, self.device) if "noise" in self.tasks else {}
         title = Path(self.energy).name
         for data in self.sets:
             clean = study.pictures(self.data / data, self.pictures, self.side)
             more = {"pictures": len(clean), "side": self.side}
             for task in self.tasks:
                 if task == "noise":
-                    for sigma in study.NOISES:
-                        self.keep(study.estimates(data, clean, sigma, **more))
+                    for sigma in self.noises:
+                        for name, one in estimators.items():
+                            self.keep(study.estimates(data, clean, sigma, name, one, **more))
                     continue
                 if task == "denoise":
                     for sigma in self.sigmas:

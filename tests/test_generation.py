@@ -42,7 +42,7 @@ from fokker.runs.config import Config, ImageData, Optimization, ResNet, UNet
 from fokker.runs.presets import GENERATION_METHODS, LEVELS, SIZES, generation_config
 from fokker.runs.toml import dumps, loads
 from fokker.samplers import Euler, Heun, karras
-from fokker.tasks.trained import check_trained
+from fokker.tasks.trained import check_drawable, drawable
 from pathlib import Path
 from studies import results
 
@@ -404,7 +404,7 @@ def test_evaluate(capsys, trained, monkeypatch):
     assert 0 < line["bpd"] < 20 and line["bpd_n"] == 3
     assert "Inception" in fails(["evaluate", trained, "--fid", "8", *FAST], capsys)
     monkeypatch.setattr(
-        "fokker.tasks.image.load_inception", lambda *args: Extractor(Moments(), "0123")
+        "fokker.tasks.figures.load_inception", lambda *args: Extractor(Moments(), "0123")
     )
     main(["evaluate", str(trained), "--fid", "8", "--guide", str(trained), *FAST])
     said = capsys.readouterr().out
@@ -476,19 +476,25 @@ def test_a_flipped_byte_is_seen(tmp_path, trained, file):
 
 
 def test_other_names_are_told(tmp_path, capsys, trained):
-    assert "one of celeba32, cifar10, got nothing" in fails(["sample", "nothing"], capsys)
+    assert "one of celeba32, cifar10, photographs, got nothing" in fails(
+        ["sample", "nothing"], capsys
+    )
     shipped.export(load(trained), "mini", tmp_path)
     with pytest.raises(ValueError, match="one of mini, got maxi"):
         shipped.read("maxi", tmp_path)
 
 
-def test_two_energies_are_shipped_and_small():
-    assert shipped.names() == ["celeba32", "cifar10"]
-    assert sum(path.stat().st_size for path in shipped.ROOT.rglob("*")) < 12 * 2**20
-    assert "non-commercial" in (shipped.ROOT / "celeba32" / "card.md").read_text()
+def test_three_energies_are_shipped_and_small():
+    assert shipped.names() == ["celeba32", "cifar10", "photographs"]
+    assert sum(path.stat().st_size for path in shipped.ROOT.rglob("*")) < 14 * 2**20
+    for name in ("celeba32", "photographs"):
+        assert "non-commercial" in (shipped.ROOT / name / "card.md").read_text()
 
 
-@pytest.mark.parametrize("name", shipped.names())
+DRAWN = [name for name in shipped.names() if drawable(shipped.read(name).config.objective)]
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_the_card_of_what_is_shipped_says_what_was_measured(name):
     rows = results.load(Path(__file__).parents[1] / "results" / "generation.json")["rows"]
     step = shipped.read(name).step
@@ -502,11 +508,20 @@ def test_the_card_of_what_is_shipped_says_what_was_measured(name):
     assert f"KID {1000 * row['kid']:.1f}e-3" in card
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", DRAWN)
 def test_what_is_shipped_is_whole(name):
     run = shipped.read(name)
-    check_trained(run)
+    check_drawable(run)
     assert generate(run.energy, 1, run.shape, QUICK).images.shape == (1, *run.shape)
+
+
+def test_what_is_not_trained_on_pure_noise_is_not_drawn_from(capsys, tmp_path):
+    assert set(DRAWN) == {"celeba32", "cifar10"}
+    said = fails(["sample", "photographs", "-o", str(tmp_path / "x.png")], capsys)
+    assert "noise levels up to 5 or more to draw from" in said and "trained up to 0.784" in said
+    card = (shipped.ROOT / "photographs" / "card.md").read_text()
+    assert "fokker denoise noisy.png --energy photographs" in card
+    assert "fokker sample" not in card
 
 
 def test_levels_forms_and_weights_by_name():

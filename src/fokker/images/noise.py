@@ -10,13 +10,21 @@ such as a border that was added, or of the pixels are black or white, where a fi
 off. A picture with a side below 64 pixels has too few blocks: there it is the median over Haar's
 details.
 
-**By the energy** (`likeliest_sigma`). Where the levels of an energy are tied, so that
-:math:`E(x, \sigma) = -\log p_\sigma(x)` up to one constant (the time score of `LevelDCD`), the
-likelihood of the picture is a function of its noise, and the estimate is
+**By the energy** (`likeliest_sigma`). The density of noisy pictures obeys the heat equation, with
+:math:`\tau = \sigma^2`: :math:`\partial_\tau p = \tfrac{1}{2} \Delta p`, so
 
-.. math:: \hat\sigma = \arg\min_\sigma E(x, \sigma) ,
+.. math:: \partial_\tau \log p_\sigma(x) = \tfrac{1}{2} \big( \|\nabla E(x, \sigma)\|^2
+    - \Delta E(x, \sigma) \big) ,
 
-found on a grid of levels and then by golden sections.
+and the constant of a level is not needed. The likeliest noise of a picture of N pixels is where
+this is zero: by the denoiser :math:`D = x - \tau \nabla E`, where
+
+.. math:: \tau = \frac{\|x - D(x, \sigma)\|^2}{N - \mathrm{div} \, D(x, \sigma)} .
+
+Its two sides cross once where the likelihood has one maximum: the crossing is bracketed and found
+by false position (the Illinois method), in the logarithm of the noise. The divergence is
+:math:`v \cdot \partial D \, v` with v of random signs: of as many pixels as a picture has, one v
+is enough.
 
 **The posterior deviation** of a pixel (`deviation`). For the exact denoiser :math:`D(x, \sigma) =
 \mathbb{E}[x_0 \mid x]`
@@ -49,7 +57,7 @@ BLOCK, QUANTILE = 32, 0.05
 CUT = 0.005  # share of a block that may be black or white, or without detail
 NOTHING = 1e-6  # the size of no detail, to rounding
 SHIFT = 0.1  # of a comb, in units of the noise
-GOLDEN = (math.sqrt(5) - 1) / 2
+CLOSE = 1e-3  # a change of the logarithm of the noise that ends the search
 
 
 def estimate_sigma(x: Tensor) -> Tensor:
@@ -105,40 +113,62 @@ def blocks(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def likeliest_sigma(
-    energy: Callable[[float], float], low: float, high: float, grid: int = 12, steps: int = 20
+    denoise: Callable[[Tensor, float], Tensor],
+    x: Tensor,
+    start: float,
+    low: float,
+    high: float,
+    steps: int = 12,
 ) -> float:
-    r"""Returns the level at which a picture has the least energy.
+    r"""Returns the level at which a picture is likeliest, between the lowest and the highest.
 
     Arguments:
-        energy: The energy of the picture at a level, of an energy whose levels are tied.
+        denoise: The denoiser at a level, from a picture to a picture, without clipping.
+        x: The picture.
+        start: The level from which to begin.
         low: The lowest level.
         high: The highest level.
-        grid: The number of levels of the grid, evenly spaced in their logarithm.
-        steps: The number of golden sections.
+        steps: The most steps once it is bracketed.
     """
-    checks.positive(low=low, high=high)
-    checks.at_least(3, grid=grid)
+    checks.positive(start=start, low=low, high=high)
     if low >= high:
         raise ValueError(f"expected low < high, got {low:g} and {high:g}")
-    a, b = math.log(low), math.log(high)
-    logs = [a + (b - a) * k / (grid - 1) for k in range(grid)]
-    values = [energy(math.exp(v)) for v in logs]
-    if not all(math.isfinite(v) for v in values):
-        raise FloatingPointError(f"expected finite energies at all levels, got {values}")
-    k = min(range(grid), key=values.__getitem__)
-    a, b = logs[max(0, k - 1)], logs[min(grid - 1, k + 1)]
-    c, d = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
-    ec, ed = energy(math.exp(c)), energy(math.exp(d))
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(2, x.shape, generator=generator).to(x) * 2 - 1
+    inside = lambda value: min(max(value, math.log(low)), math.log(high))
+
+    def step(log: float) -> float:
+        r"""Returns the logarithm of the right side at a level."""
+        sigma = math.exp(log)
+        clean, shift = denoise(x, sigma), SHIFT * sigma
+        change = float((signs * (denoise(x + shift * signs, sigma) - clean)).sum()) / shift
+        left, rest = x.numel() - change, float((x - clean).square().sum())
+        if not (math.isfinite(rest) and rest > 0 and left > 0):
+            raise FloatingPointError(
+                f"expected a denoiser that takes noise away at {sigma:.4g}, got {rest:.4g} of"
+                f" noise in {left:.4g} of {x.numel()} pixels"
+            )
+        return math.log(rest / left) / 2
+
+    a = inside(math.log(start))
+    fa = step(a) - a
+    if abs(fa) < CLOSE**2:
+        return math.exp(a)
+    b = inside(a + 2 * fa)
+    fb = step(b) - b
+    while fa * fb > 0 and math.log(low) < b < math.log(high):
+        a, fa, b = b, fb, inside(b + 2 * (b - a))
+        fb = step(b) - b
     for _ in range(steps):
-        if ec < ed:
-            b, d, ed = d, c, ec
-            c = b - GOLDEN * (b - a)
-            ec = energy(math.exp(c))
-        else:
-            a, c, ec = c, d, ed
-            d = a + GOLDEN * (b - a)
-            ed = energy(math.exp(d))
-    return math.exp((a + b) / 2)
+        if fa * fb > 0 or abs(a - b) < CLOSE:  # beyond the levels, or found
+            break
+        c = (a * fb - b * fa) / (fb - fa)
+        fc = step(c) - c
+        a, fa = (b, fb) if fb * fc <= 0 else (a, fa / 2)
+        moved, b, fb = abs(c - b), c, fc
+        if moved < CLOSE:
+            break
+    return math.exp(b)
 
 
 def deviation(

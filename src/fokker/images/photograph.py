@@ -12,14 +12,13 @@ from collections.abc import Callable
 from torch import Tensor
 from typing import Any, NamedTuple
 
-from .color import SCALES, to_parts
+from .color import SCALES
 from .denoise import denoise_picture
 from .noise import deviation, estimate_sigma, likeliest_sigma
-from .whole import extend, padded, whole
 from .. import checks
 
 LEAST, MOST = 0.5, 255.0  # of 255
-SEEN = 384  # side of the middle of a picture whose likelihood is asked for
+SEEN = 256  # side of the middle of a picture whose likelihood is asked for
 SPACING = 4  # of the combs of the deviation
 
 
@@ -44,40 +43,32 @@ def to_255(sigma: float) -> float:
 
 
 def noise_of(
-    energy: Any,
-    picture: Tensor,
-    shape: tuple[int, ...],
-    tied: bool,
-    low: float,
-    high: float,
+    energy: Any, picture: Tensor, shape: tuple[int, ...], low: float, high: float
 ) -> tuple[float, str]:
     r"""Returns an estimate of the noise of a picture, and how it was found.
 
+    By a local energy it is the likeliest noise of the middle of the picture. By another, whose
+    evaluations take long, and beyond the levels that it was trained on, it is found by wavelets.
+
     Arguments:
-        energy: The energy of every level.
+        energy: The energy.
         picture: The picture, with shape :math:`(C, H, W)`.
         shape: The shape of the images that it was trained on.
-        tied: Whether its levels are: then the likeliest level is taken, if the picture has as
-            many channels as the energy or three where that has one.
         low: The lowest level that it was trained on.
         high: The highest.
     """
-    if not tied or len(picture) not in {shape[0], 3}:
-        sigma, how = float(estimate_sigma(picture[None])), "by wavelets"
-    else:
-        top, left = (max(0, (side - SEEN) // 2) for side in picture.shape[1:])
-        x = picture[None, :, top : top + SEEN, left : left + SEEN]
-        parts = [(x, 1.0)]
-        if len(picture) != shape[0]:
-            parts = [(u[None], c) for u, c in zip(to_parts(x)[0, :, None], SCALES, strict=True)]
-        field = whole(energy, shape)
-        wide = [(extend(u, padded(u.shape[2], u.shape[3], field)), c) for u, c in parts]
-        total = lambda s: sum(float(field.total(u, u.new_tensor(c * s))) for u, c in wide)
-        scale = min(c for _, c in parts)
-        sigma, how = likeliest_sigma(total, low / scale, high), "by the energy"
+    sigma = float(estimate_sigma(picture[None]))
     if not sigma > 0:
         raise ValueError("expected a noisy picture, got one without noise; give its sigma")
-    return sigma, how
+    least = low / min(SCALES) if len(picture) > shape[0] else low
+    if getattr(energy, "local", False) and least < sigma < high:
+        top, left = (max(0, (side - SEEN) // 2) for side in picture.shape[1:])
+        x = picture[:, top : top + SEEN, left : left + SEEN]
+        raw = lambda y, s: denoise_picture(energy, y, shape, s, clip=False)[0]
+        found = likeliest_sigma(raw, x, sigma, least, high)
+        if least < found < high:
+            return found, "by the energy"
+    return sigma, "by wavelets"
 
 
 class Clean(NamedTuple):

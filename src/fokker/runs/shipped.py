@@ -36,8 +36,9 @@ from ..compute.ranks import first_rank
 from ..data import cache
 from ..files import beside, first_line, read_regular, write_bytes
 from ..tasks import Run, task_of
+from ..tasks.trained import drawable
 
-PHOTOGRAPHS = "cifar10"  # the energy by which photographs are denoised and restored by default
+PHOTOGRAPHS = "photographs"  # the energy by which photographs are denoised and restored by default
 ROOT = Path(__file__).parents[1] / "weights"
 SUMS, LARGEST = 2**16, 2**28  # bytes of SHA256SUMS, and of another file
 FILES = ("model.safetensors", "config.toml", "card.md", "card.json")
@@ -196,5 +197,10 @@ def card_of(run: Run, name: str, config: Config, note: str) -> str:
         lines += ["", NOTICES[config.data.title]]
     if note:
         lines += ["", note.strip()]
-    lines += ["", f"    fokker sample {name} -n 64 -o samples.png", ""]
+    use = (
+        f"fokker sample {name} -n 64 -o samples.png"
+        if drawable(config.objective)
+        else f"fokker denoise noisy.png --energy {name} -o clean.png"
+    )
+    lines += ["", f"    {use}", ""]
     return "\n".join(lines)

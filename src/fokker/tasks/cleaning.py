@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .base import Run
 from .options import Denoising
-from .trained import is_tied, level_of, levels_of
+from .trained import level_of, levels_of
 from .. import checks
 from ..data.deep import read_picture, save_picture
 from ..data.picture import place_of_png, save_png
@@ -74,8 +74,7 @@ def denoise_file(run: Run, picture: Path, out: Path, denoising: Denoising) -> st
     low, high = levels_of(run.config.objective)
     try:
         if denoising.sigma is None:
-            tied = level is None and is_tied(run)
-            sigma, source = noise_of(energy, x, run.shape, tied, low, high)
+            sigma, source = noise_of(energy, x, run.shape, low, high)
             source = f"estimated {source}"
         else:
             sigma, source = of_255(sigma=denoising.sigma), "given"

@@ -34,7 +34,7 @@ from .figures import FIGURES, foretell, of_each
 from .options import Denoising, Drawing, Evaluation, Restoration, Scoring
 from .pictures import pictures_of, score_pictures
 from .restoring import restore_file
-from .trained import check_trained, guided, level_of, levels_of
+from .trained import check_drawable, check_trained, guided, level_of, levels_of
 from .. import checks
 from ..compute.field import field_of
 from ..compute.ranks import ALONE, Ranks, join
@@ -93,7 +93,7 @@ class ImageTask(Task):
         from rich.progress import Progress
 
         n, out = drawing.place(64, Path("samples.png"), (".png", ".npy"))
-        check_trained(run)
+        check_drawable(run)
         with join(drawing.device) as ranks:
             energy = guided(run, guide, ranks.device, drawing.sampling.corrector > 0)
             if drawing.classes:
@@ -387,6 +387,8 @@ class ImageTask(Task):
         if not evaluation.asked:
             return self.judge_run(run, ranks)
         check_trained(run)
+        if "fid" in evaluation.asked:
+            check_drawable(run)
         line: Line = {"step": run.chosen}
         said = [f"by {run.weights}"]
         for name in evaluation.asked:

@@ -5,7 +5,15 @@ Only a trained energy of every level is drawn from, scored by and evaluated; it 
 worse one. Values of its levels are comparable if they are tied (`fokker.objectives.levels.ties`).
 """
 
-__all__ = ["check_trained", "guided", "is_tied", "level_of", "levels_of"]
+__all__ = [
+    "check_drawable",
+    "check_trained",
+    "drawable",
+    "guided",
+    "is_tied",
+    "level_of",
+    "levels_of",
+]
 
 import torch
 
@@ -50,6 +58,27 @@ def check_trained(run: Run) -> None:
     start = run.config.build(run.shape).state_dict()
     if all(torch.equal(v.cpu().to(start[k]), start[k]) for k, v in model.state_dict().items()):
         raise ValueError(f"expected a trained energy, got {run.path}, which is as it was started")
+
+
+WIDE = 5.0  # a level at which images, of deviation about 0.5, are nearly lost in noise
+
+
+def drawable(objective: Objective) -> bool:
+    r"""Returns whether images can be drawn by the levels that an objective trains: whether the
+    highest is noise for the most part."""
+    return levels_of(objective)[1] >= WIDE
+
+
+def check_drawable(run: Run) -> None:
+    r"""Raises unless images can be drawn by a run: it is trained, and up to levels that are noise
+    for the most part."""
+    check_trained(run)
+    if not drawable(run.config.objective):
+        highest = levels_of(run.config.objective)[1]
+        raise ValueError(
+            f"expected an energy of noise levels up to {WIDE:g} or more to draw from, got"
+            f" {run.path}, trained up to {highest:.3g} alone: denoise or restore pictures with it"
+        )
 
 
 def guided(
