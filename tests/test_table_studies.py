@@ -2,10 +2,11 @@ r"""The studies of real tables, on a small one."""
 
 import numpy as np
 import pytest
+import torch
 
 from fokker.app.cli import main
 from pathlib import Path
-from studies import anomalies, likelihoods, merge, results, table_fits
+from studies import anomalies, likelihoods, merge, results, table_fits, table_sizes
 from studies.ranking import critical_difference, draw, mean_ranks
 from studies.tables.tabular import (
     anomaly_table,
@@ -15,6 +16,7 @@ from studies.tables.tabular import (
     likelihood_rows,
     likelihood_table,
     paired,
+    size_table,
     trial_table,
 )
 
@@ -140,6 +142,26 @@ def test_a_fit_without_an_end_is_a_failure(folder, tmp_path, monkeypatch):
     found = table_fits.train(tmp_path / "4_a.csv", tmp_path / "run")
     assert found["failed"] and found["exit_code"] is None
     assert found["error"].strip("'\"").startswith("expected an end within")
+
+
+def test_seconds_by_size_and_the_bound_of_the_products(tmp_path):
+    out = tmp_path / "sizes.json"
+    table_sizes.run(out, sizes=((30, 4), (60, 40)))
+    content = results.load(out)
+    assert content["config"]["gigaflops"] > 0
+    for row in content["rows"]:
+        for kind in ("outlier", "density"):
+            million = row[f"{kind}_million_seconds"]
+            assert 0 < row[f"{kind}_products_seconds"] < million  # a bound
+    assert size_table(out).count("\n") == 3 and "products alone" in size_table(out)
+
+
+def test_operations_of_a_score_are_counted():
+    class Product:
+        def score_samples(self, rows):
+            torch.ones(len(rows), 7) @ torch.ones(7, 5)
+
+    assert table_sizes.products(Product(), np.ones((3, 7))) == 2 * 7 * 5
 
 
 def test_ranks_and_their_critical_difference():

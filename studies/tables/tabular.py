@@ -182,18 +182,19 @@ def name_of(row: results.Row) -> str:
 
 
 def size_table(path: Path) -> str:
-    r"""Returns the seconds of training, and of a million scores, by the size of the table."""
+    r"""Returns the seconds of training, of a million scores, and of the products in these, by the
+    size of the table."""
     lines = [
         [
             f"{row['rows']:,} x {row['columns']:,}",
             *(
                 f"{row[f'{kind}_{what}_seconds']:.1f}"
                 for kind in ("outlier", "density")
-                for what in ("fit", "million")
+                for what in ("fit", "million", "products")
             ),
         ]
         for row in results.load(path)["rows"]
     ]
-    header = ("table", "`EnergyOutlier`: fit", "a million scores", "`EnergyDensity`: fit",
-              "a million scores")  # fmt: skip
+    header = ("table", "`EnergyOutlier`: fit", "a million scores", "products alone",
+              "`EnergyDensity`: fit", "a million scores", "products alone")  # fmt: skip
     return results.markdown(header, lines)
