@@ -87,8 +87,10 @@ class Expert(nn.Module):
         if x.shape[1] < WIDE:
             return self.exact(x, apart)
         rounded = x.float() if rounded is None else rounded
-        e = self.exact(rounded, apart).double()
         far = (rounded.square().sum(1) > self.reach).nonzero()[:, 0]
+        if 2 * len(far) > len(x):
+            return self.exact(x, apart)
+        e = self.exact(rounded, apart).double()
         return e.index_put((far,), self.exact(x[far], apart)) if len(far) else e
 
     def exact(self, x: Tensor, apart: bool) -> Tensor:
