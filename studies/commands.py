@@ -372,12 +372,14 @@ class ReproduceTables:
 
     data: Path
     """The folder of the tables, NUMBER_NAME.npz with X and y."""
-    what: Literal["anomalies", "trials", "likelihood", "sizes", "ranks"] = "anomalies"
+    what: Literal["anomalies", "trials", "likelihood", "fits", "sizes", "ranks"] = "anomalies"
     """The study of anomalies; the trials by which defaults were chosen, on 15 sets; held-out
-    likelihoods; the seconds by the size of a table, made up; or the figure of the mean ranks,
-    drawn from results/tables.json."""
+    likelihoods; every table through `fokker train table` with its defaults; the seconds by the
+    size of a table, made up; or the figure of the mean ranks, drawn from results/tables.json."""
     rows: int = 10_000
     """The largest number of rows of a table, those to test on included."""
+    all_rows: bool = False
+    """With --what fits, all rows of every table instead."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """The seeds."""
     settings: tuple[Literal["normal", "mixed"], ...] = ("normal", "mixed")
@@ -388,16 +390,18 @@ class ReproduceTables:
     """Only these, as 6_cardio; all if not given."""
     out: Path | None = None
     """The file of the figures; results/tables.json, results/tables_trials.json,
-    results/likelihood_tables.json, results/tables_sizes.json or docs/figures/tables-ranks.png if
-    not given."""
+    results/likelihood_tables.json, results/tables_fits.json, results/tables_sizes.json or
+    docs/figures/tables-ranks.png if not given."""
 
     def run(self) -> None:
         import torch
 
-        from . import anomalies, likelihoods, ranking, table_sizes
+        from . import anomalies, likelihoods, ranking, table_fits, table_sizes
 
         torch.set_num_threads(1)
         checks.positive_integer(rows=self.rows)
+        if self.all_rows and self.what != "fits":
+            raise ValueError(f"expected --what fits with --all-rows, got --what {self.what}")
         if self.what == "ranks":
             out = self.out or Path("docs/figures/tables-ranks.png")
             ranking.draw(Path("results/tables.json"), out)
@@ -405,6 +409,18 @@ class ReproduceTables:
             return
         if self.what == "sizes":
             table_sizes.run(self.out or Path("results/tables_sizes.json"), progress=print)
+            return
+        if self.what == "fits":
+            most = None if self.all_rows else self.rows
+            limit = "--all-rows" if most is None else f"--rows {most}"
+            table_fits.run(
+                self.out or Path("results/tables_fits.json"),
+                self.data,
+                self.tables or None,
+                most,
+                f"fokker reproduce tables --what fits {limit}",
+                print,
+            )
             return
         kind = {
             "anomalies": ("tables", anomalies.METHODS),

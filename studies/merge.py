@@ -49,6 +49,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "samples": ("target", "preset", "dimension", "sampler"),
     "sweep": ("sweep", "value", "data", "seed", "steps"),
     "tables": ("data", "setting", "method", "seed", "part"),
+    "tables_fits": ("data", "most"),
     "tables_sizes": ("rows", "columns"),
     "tables_trials": ("data", "setting", "method", "seed", "part"),
     "toy": ("data", "preset", "method", "library", "seed", "steps"),

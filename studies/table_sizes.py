@@ -2,15 +2,22 @@ r"""How long `EnergyOutlier` and `EnergyDensity` take, by the size of the table,
 
 The columns are made up: a fifth each normal, correlated with the one before, integers, with heavy
 tails (the cube of a Cauchy variable), and constant. Seconds are of the processor.
+
+The operations of the matrix products of a score are counted, and the core is asked how many such
+operations in float32 it does in a second: `..._products_seconds` is the time that a million scores
+would take if they were nothing but these. It is a bound for this number of rows and clusters.
 """
 
 __all__ = ["SIZES", "run", "table"]
 
 import numpy as np
 import time
+import torch
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from torch.utils.flop_counter import FlopCounterMode
+from typing import Any
 
 from . import results
 
@@ -19,7 +26,9 @@ SIZES = (
     (2000, 2000),
 )  # fmt: skip
 SCORED = 1_000_000
-NUMBERS = 2e5  # of a table of rows to score, at most
+NUMBERS = 4e6  # of a table of rows to score, at most
+FEW = 1000  # of them, whose operations are counted
+SIDE, ROUNDS = 1024, 10  # of the products by which the core is measured
 
 
 def table(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -33,6 +42,24 @@ def table(rows: int, columns: int, seed: int = 0) -> np.ndarray:
     return x
 
 
+def speed() -> float:
+    r"""Returns how many operations of a matrix product in float32 the core does in a second, the
+    most of some rounds."""
+    a, found = torch.ones(SIDE, SIDE), []
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        torch.mm(a, a)
+        found.append(2 * SIDE**3 / (time.process_time() - start))
+    return max(found)
+
+
+def products(estimator: Any, rows: np.ndarray) -> float:
+    r"""Returns the operations of the matrix products of a score."""
+    with FlopCounterMode(display=False) as counter:
+        estimator.score_samples(rows)
+    return counter.get_total_flops() / len(rows)
+
+
 def run(
     out: Path,
     sizes: Sequence[tuple[int, int]] = SIZES,
@@ -42,7 +69,7 @@ def run(
     r"""Measures every size and writes the rows after each."""
     from fokker.tables import EnergyDensity, EnergyOutlier
 
-    found = []
+    found, rate = [], speed()
     for n, d in sizes:
         x = table(n, d)
         new = table(min(SCORED, int(NUMBERS / d)), d, 1)
@@ -55,8 +82,10 @@ def run(
             scores = estimator.score_samples(new)
             spent = (time.process_time() - start) * SCORED / len(new)
             seconds[f"{name}_million_seconds"] = round(spent, 1)
+            least = products(estimator, new[:FEW]) * SCORED / rate
+            seconds[f"{name}_products_seconds"] = round(least, 2)
             if not np.isfinite(scores).all():
                 raise FloatingPointError(f"expected finite scores, got others at {n} x {d}")
         found.append({"rows": n, "columns": d, "scored": len(new), **seconds})
-        results.save(out, found, command)
+        results.save(out, found, command, {"threads": 1, "gigaflops": round(rate / 1e9, 1)})
         progress(str(found[-1]))

@@ -413,3 +413,17 @@ def test_what_the_docs_say_of_odd_images():
     (usual,) = {r["usual"] for r in rows}
     assert f"With {n} images of each set" in docs and f"{usual} training images are few" in docs
     assert round(0.5 / n**0.5, 2) == pytest.approx(0.07)  # sqrt(A (1 - A) / n) at most
+
+
+def test_what_the_docs_say_of_scores_a_minute():
+    content = results.load(ROOT / "results/tables_sizes.json")
+    docs = words_of("docs/tables.md")
+    assert "Up to 300 columns a million scores take less than a minute." in docs
+    kinds = ("outlier", "density")
+    for row in content["rows"]:
+        if row["columns"] <= 300:
+            assert max(row[f"{kind}_million_seconds"] for kind in kinds) < 60
+    least = content["rows"][-1]["outlier_products_seconds"]
+    speed = content["config"]["gigaflops"]
+    assert f"take {least:.0f} seconds at the speed" in docs
+    assert f"({speed:.0f} billion operations a second)" in docs

@@ -2,18 +2,21 @@ r"""The studies of real tables, on a small one."""
 
 import numpy as np
 import pytest
+import torch
 
 from fokker.app.cli import main
 from pathlib import Path
-from studies import anomalies, likelihoods, results
+from studies import anomalies, likelihoods, merge, results, table_fits, table_sizes
 from studies.ranking import critical_difference, draw, mean_ranks
 from studies.tables.tabular import (
     anomaly_table,
     best_or_within,
     correction_table,
+    fit_table,
     likelihood_rows,
     likelihood_table,
     paired,
+    size_table,
     trial_table,
 )
 
@@ -98,6 +101,67 @@ def test_a_spline_flow_learns(folder, monkeypatch):
     parts = likelihoods.prepare(folder / "4_a.npz", 0, 150)
     flow, broad = (likelihoods.METHODS[m](*parts, 0) for m in ("neural spline flow", "GMM by BIC"))
     assert flow.mean() > broad.mean() - 2.0
+
+
+def test_tables_are_trained_on_as_a_user_would(folder, tmp_path):
+    broken = tmp_path / "some"
+    broken.mkdir()
+    (broken / "4_a.npz").symlink_to(folder / "4_a.npz")
+    np.savez(broken / "5_same.npz", X=np.ones((40, 2)), y=np.zeros(40))
+    out = tmp_path / "fits.json"
+    line = ["reproduce", "tables", "--data", str(broken), "--what", "fits", "--out", str(out)]
+    main([*line, "--rows", "60"])
+    whole, failed = rows = results.load(out)["rows"]
+    assert (whole["data"], whole["rows"], whole["columns"], whole["most"]) == ("4_a", 60, 3, 60)
+    assert whole["exit_code"] == 0 and not whole["failed"] and whole["megabytes"] > 0.01
+    assert whole["seconds"] > 0 and whole["commit"] and whole["hardware"] and whole["time"]
+    assert failed["failed"] and failed["exit_code"] == 2
+    assert "5_same.csv: expected a column that varies" in failed["error"]
+    assert "/" not in failed["error"]  # no path of this machine
+    main([*line, "--rows", "60"])  # nothing is left
+    assert results.load(out)["rows"] == rows
+    main([*line, "--all-rows", "--tables", "4_a"])
+    rows = results.load(out)["rows"]
+    assert (rows[2]["rows"], rows[2]["most"]) == (180, None)
+    assert len({merge.key_of(row, "tables_fits") for row in rows}) == 3
+    seconds = [f"{row['seconds']:.1f}" for row in rows]
+    shown = fit_table(out).splitlines()
+    assert shown[2].startswith(f"| 60 | 1 of 2 | {seconds[0]} | {seconds[0]} (a, 60 x 3) |")
+    assert shown[3].startswith(f"| all | 1 of 1 | {seconds[2]} |")
+
+
+def test_all_rows_are_for_fits_alone(folder, capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "tables", "--data", str(folder), "--all-rows"])
+    assert "expected --what fits with --all-rows, got --what anomalies" in capsys.readouterr().err
+
+
+def test_a_fit_without_an_end_is_a_failure(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(table_fits, "LIMIT", 0.05)
+    table_fits.write_csv(folder / "4_a.npz", tmp_path / "4_a.csv", None)
+    found = table_fits.train(tmp_path / "4_a.csv", tmp_path / "run")
+    assert found["failed"] and found["exit_code"] is None
+    assert found["error"].strip("'\"").startswith("expected an end within")
+
+
+def test_seconds_by_size_and_the_bound_of_the_products(tmp_path):
+    out = tmp_path / "sizes.json"
+    table_sizes.run(out, sizes=((30, 4), (60, 40)))
+    content = results.load(out)
+    assert content["config"]["gigaflops"] > 0
+    for row in content["rows"]:
+        for kind in ("outlier", "density"):
+            million = row[f"{kind}_million_seconds"]
+            assert 0 < row[f"{kind}_products_seconds"] < million  # a bound
+    assert size_table(out).count("\n") == 3 and "products alone" in size_table(out)
+
+
+def test_operations_of_a_score_are_counted():
+    class Product:
+        def score_samples(self, rows):
+            torch.ones(len(rows), 7) @ torch.ones(7, 5)
+
+    assert table_sizes.products(Product(), np.ones((3, 7))) == 2 * 7 * 5
 
 
 def test_ranks_and_their_critical_difference():

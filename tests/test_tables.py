@@ -12,11 +12,19 @@ from conftest import standard_error, three_modes
 from fokker.analytic import GaussianMixture
 from fokker.diffusions import EDM
 from fokker.metrics.attribution import contributions, p_values, threshold
-from fokker.tables import EnergyDensity, EnergyOutlier
+from fokker.tables import EnergyDensity, EnergyOutlier, mixture, scaling, surprise
 from fokker.tables.columns import Columns, Names
 from fokker.tables.correction import Corrected, Learning, learn
-from fokker.tables.mixture import Clusters, Rows, Stack, leading, most_rows, spacing
-from fokker.tables.scaling import NormalScores
+from fokker.tables.mixture import (
+    Clusters,
+    Rows,
+    Stack,
+    leading,
+    log_sum_exp,
+    most_rows,
+    spacing,
+)
+from fokker.tables.scaling import NormalScores, count
 from fokker.tables.stacking import mixing, stack
 from fokker.tables.surprise import Expert, Surprise
 from scipy.stats import kstest, norm, rankdata
@@ -126,6 +134,56 @@ def test_wide_rows_are_scored_in_float32_where_that_is_enough(kind):
         exact, found = expert.exact(x, apart), expert.energies(x, apart)
         assert found.dtype == torch.float64 and not torch.equal(found, exact)
         assert torch.allclose(found, exact, rtol=1e-5, atol=0.02)
+
+
+def test_terms_that_are_nothing_do_not_count():
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([[0.0, 1.0, -50.0], [3.0, -2000.0, 3.0], [-math.inf, 5.0, -100.0]])
+        x = torch.cat([x, x.new_full((1, 3), -math.inf)]).to(dtype).requires_grad_()
+        found = log_sum_exp(x)
+        assert torch.equal(found, torch.logsumexp(x, 1))
+        assert torch.isinf(found[3])
+        (slope,) = torch.autograd.grad(found[:3].sum(), x)
+        assert torch.allclose(slope[:3], torch.softmax(x[:3], 1))
+
+
+@pytest.mark.parametrize("numbers", [2**18, 1])
+def test_energies_of_one_level_are_those_of_a_level_for_each_point(monkeypatch, numbers):
+    r"""The former are whitened once; in blocks of one point, too."""
+    monkeypatch.setattr(mixture, "NUMBERS", numbers)
+    x = rows_of(200, 70)
+    each = torch.full((len(x),), 0.3, dtype=torch.float64)
+    for energy in (Clusters.fit(x, 4, 0.05, 5, None), Rows(x, 0.5)):
+        assert torch.allclose(energy(x, 0.3), energy(x, each), rtol=1e-12)
+
+
+def test_blocks_do_not_change_the_surprise(monkeypatch):
+    x = np.concatenate(
+        [np.random.default_rng(0).normal(size=(300, 40)), np.full((300, 2), 7.0)], 1
+    )
+    detector = EnergyOutlier().fit(x)
+    new = np.random.default_rng(1).normal(size=(150, 42)) * np.linspace(0.1, 60, 150)[:, None]
+    whole = detector.score_samples(new)
+    sizes = {
+        mixture: {"NUMBERS": 999},
+        surprise: {"BLOCK": 777},
+        scaling: {"CELLS": 50, "MANY": 7},
+    }
+    for module, constants in sizes.items():
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
+    np.testing.assert_allclose(detector.score_samples(new), whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("knots", [1, 2, 3, 7, 8, 9, 100, 1000])
+def test_knots_are_counted_as_by_searchsorted(knots):
+    r"""Repeated ones, and values at them, beyond them and infinite ones."""
+    generator = torch.Generator().manual_seed(knots)
+    levels = torch.randint(-20, 20, (5, knots), generator=generator).double().sort(1).values
+    y = torch.randint(-25, 25, (5, 60), generator=generator).double()
+    y[:, ::2] += 0.5
+    y[:, :2] = torch.tensor([math.inf, -math.inf], dtype=torch.float64)
+    assert torch.equal(count(levels, y), torch.searchsorted(levels, y, right=True))
 
 
 def test_leading_directions_are_those_of_the_singular_vectors():

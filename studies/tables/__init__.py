@@ -73,6 +73,7 @@ from .sampling import (
 from .tabular import (
     anomaly_table,
     correction_table,
+    fit_table,
     likelihood_table,
     size_table,
     trial_table,
@@ -122,6 +123,7 @@ def render(text: str, root: Path) -> str:
         "tables-trials": lambda: trial_table(root / "results/tables_trials.json"),
         "tables-correction": lambda: correction_table(root / "results/tables_trials.json"),
         "likelihood-tables": lambda: likelihood_table(root / "results/likelihood_tables.json"),
+        "tables-fits": lambda: fit_table(root / "results/tables_fits.json"),
         "tables-sizes": lambda: size_table(root / "results/tables_sizes.json"),
         "composition": lambda: composition_table(rows("composition")),
         "ood": lambda: ood_table(rows("ood")),

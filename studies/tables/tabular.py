@@ -1,8 +1,9 @@
-r"""The tables of real tables: anomalies, trials, likelihoods."""
+r"""The tables of real tables: anomalies, trials, likelihoods, fits and seconds."""
 
 __all__ = [
     "anomaly_table",
     "correction_table",
+    "fit_table",
     "likelihood_table",
     "size_table",
     "trial_table",
@@ -151,19 +152,49 @@ def likelihood_table(path: Path) -> str:
     return results.markdown(("table", *methods), lines)
 
 
+def fit_table(path: Path) -> str:
+    r"""Returns how many tables `fokker train table` fitted, and how long it took, by the largest
+    number of rows."""
+    rows = results.load(path)["rows"]
+    lines = []
+    for most in dict.fromkeys(r["most"] for r in rows):
+        every = [r for r in rows if r["most"] == most]
+        fitted = [r for r in every if not r["failed"]]
+        cells = ["all" if most is None else f"{most:,}", f"{len(fitted)} of {len(every)}"]
+        if fitted:
+            slow, large = (max(fitted, key=lambda r: r[k]) for k in ("seconds", "megabytes"))
+            cells += [
+                f"{statistics.median(r['seconds'] for r in fitted):.1f}",
+                f"{slow['seconds']:.1f} ({name_of(slow)})",
+                f"{statistics.median(r['megabytes'] for r in fitted):.1f}",
+                f"{large['megabytes']:.1f} ({name_of(large)})",
+            ]
+        lines.append(cells + ["–"] * (6 - len(cells)))
+    header = ("rows, at most", "tables fitted", "seconds, median", "worst", "megabytes, median",
+              "worst")  # fmt: skip
+    return results.markdown(header, lines)
+
+
+def name_of(row: results.Row) -> str:
+    r"""Returns the name of a table with its size."""
+    name = row["data"].split("_", 1)[-1]
+    return f"{name}, {row['rows']:,} x {row['columns']:,}"
+
+
 def size_table(path: Path) -> str:
-    r"""Returns the seconds of training, and of a million scores, by the size of the table."""
+    r"""Returns the seconds of training, of a million scores, and of the products in these, by the
+    size of the table."""
     lines = [
         [
             f"{row['rows']:,} x {row['columns']:,}",
             *(
                 f"{row[f'{kind}_{what}_seconds']:.1f}"
                 for kind in ("outlier", "density")
-                for what in ("fit", "million")
+                for what in ("fit", "million", "products")
             ),
         ]
         for row in results.load(path)["rows"]
     ]
-    header = ("table", "`EnergyOutlier`: fit", "a million scores", "`EnergyDensity`: fit",
-              "a million scores")  # fmt: skip
+    header = ("table", "`EnergyOutlier`: fit", "a million scores", "products alone",
+              "`EnergyDensity`: fit", "a million scores", "products alone")  # fmt: skip
     return results.markdown(header, lines)

@@ -44,7 +44,9 @@ from ..energies import Energy
 PROTOTYPES, CELLS, FEWEST = 2000, 150_000, 500  # rows that are kept, at most: see `most_rows`
 LEADING = 64  # directions in which components have covariances of their own, at most
 NUMBERS = 2**18  # held at a time, which a cache holds
+NEAR = 1e-3  # the share of the squared length of a row below which a distance may be rounding
 SAME = 1e-20  # the squared distance, a coordinate, at which a row is a training row
+LEAST = -80.0  # of the logarithm of a term beside the largest one
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -72,6 +74,15 @@ class LevelEnergy(Energy, abc.ABC):
 def variance_of(sigma: Tensor | float, x: Tensor) -> Tensor:
     r"""Returns the variance of a level, :math:`(1, 1)` or :math:`(B, 1)`."""
     return torch.as_tensor(sigma, dtype=x.dtype, device=x.device).square().reshape(-1, 1)
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    r"""Returns `torch.logsumexp` over the second axis. Terms that are nothing beside the largest
+    are kept above :math:`e^{-80}` of it: numbers below the normal ones of float32 take up to ten
+    times as long."""
+    top = logits.detach().amax(1)
+    shift = logits - top.clamp_min(torch.finfo(top.dtype).min)[:, None]
+    return shift.clamp_min(LEAST).exp().sum(1).log() + top
 
 
 class Rows(LevelEnergy):
@@ -134,10 +145,19 @@ class Rows(LevelEnergy):
         return x if self.directions is None else x @ self.directions.to(x)
 
     @staticmethod
+    def pulls(rows: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns :math:`v^{-1} r` of turned rows, (N, D), and :math:`r \cdot v^{-1} r / 2`, (N),
+        with variances v that are the same for every point, (1, 1 or D)."""
+        pulls = rows / v
+        return pulls, (pulls * rows).sum(1) / 2
+
+    @staticmethod
     def logits(x: Tensor, rows: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns :math:`x \cdot v^{-1} r - r \cdot v^{-1} r / 2` of turned points and rows,
         :math:`(B, N)`, and :math:`x \cdot v^{-1} x / 2`, :math:`(B)`, by which half the squared
         distance exceeds minus the former; variances v are (1 or B, 1 or D)."""
+        if len(v) == 1:
+            return Rows.compare(x, *Rows.pulls(rows, v), v)
         pull = x / v
         half = (x * pull).sum(1) / 2
         if v.shape[1] == 1:
@@ -145,6 +165,13 @@ class Rows(LevelEnergy):
         else:
             squares = (0.5 / v) @ rows.square().T
         return torch.addmm(squares, pull, rows.T, beta=-1), half
+
+    @staticmethod
+    def compare(x: Tensor, pulls: Tensor, halves: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns `logits` from what `pulls` returned of the rows."""
+        squares = x.square()
+        half = squares.sum(1) / (2 * v[0]) if v.shape[1] == 1 else squares @ (0.5 / v[0])
+        return torch.addmm(halves, x, pulls.T, beta=-1), half
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0, apart: bool = False) -> Tensor:
         r"""Returns the energies.
@@ -157,22 +184,31 @@ class Rows(LevelEnergy):
         n, d = self.rows.shape
         v = self.width.to(x).square() + variance_of(sigma, x)
         x, rows = self.turn(x), self.rows.to(x)
+        known = self.pulls(rows, v) if len(v) == 1 else None
         step = max(1, NUMBERS // n)
         parts = [x[:0, 0]]
         for k in range(0, len(x), step):
-            part = v if len(v) == 1 else v[k : k + step]
-            parts.append(self.energies(x[k : k + step], rows, part, apart))
+            part = x[k : k + step]
+            if known is None:
+                logits, half = self.logits(part, rows, v[k : k + step])
+            else:
+                logits, half = self.compare(part, *known, v)
+            if apart and n > 1:
+                self.leave_out(part, rows, logits, half)
+            parts.append(half - log_sum_exp(logits))
         log_det = d * torch.log(v).mean(1)
         return torch.cat(parts) + math.log(n) + (d * LOG_2PI + log_det) / 2
 
-    def energies(self, x: Tensor, rows: Tensor, v: Tensor, apart: bool) -> Tensor:
-        logits, half = self.logits(x, rows, v)
-        if apart and len(rows) > 1:
-            which = logits.argmax(1)
-            # products of large numbers cancel: the distance itself decides
-            same = (x - rows[which]).square().sum(1) <= SAME * x.shape[1]
-            logits[same, which[same]] = -math.inf
-        return half - torch.logsumexp(logits, 1)
+    @staticmethod
+    def leave_out(x: Tensor, rows: Tensor, logits: Tensor, half: Tensor) -> None:
+        r"""Sets to :math:`-\infty` the logit of the row that a point is."""
+        top, which = logits.max(1)
+        # products of large numbers cancel: they say which points are near a row, and the distance
+        # itself decides
+        near = (half - top <= NEAR * half).nonzero()[:, 0]
+        distance = (x[near] - rows[which[near]]).square().sum(1)
+        near = near[distance <= SAME * x.shape[1]]
+        logits[near, which[near]] = -math.inf
 
     def score(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         v = self.width.square() + variance_of(sigma, x)
@@ -272,23 +308,30 @@ class Clusters(LevelEnergy):
 
     def forward(self, x: Tensor, sigma: Tensor | float = 0.0) -> Tensor:
         K, r = self.shifts.shape
-        step = max(1, NUMBERS // (K * r))
-        v = variance_of(sigma, x)
+        v, shifts = variance_of(sigma, x), self.shifts.to(x)
         turn = self.axes.to(x).permute(1, 0, 2).reshape(r, K * r)
+        if white := len(v) == 1:  # once for all points
+            scales = (self.variances.to(x) + v).rsqrt()
+            turn, shifts = turn * scales.reshape(-1), shifts * scales
         parts = [x[:0, 0]]
+        step = max(1, NUMBERS // max(K * r, x.shape[1]))
         for k in range(0, len(x), step):
-            part = v if len(v) == 1 else v[k : k + step]
-            parts.append(self.energies(x[k : k + step], turn, part))
+            part = v if white else v[k : k + step]
+            parts.append(self.energies(x[k : k + step], turn, shifts, part, white))
         return torch.cat(parts)
 
-    def energies(self, x: Tensor, turn: Tensor, v: Tensor) -> Tensor:
+    def energies(self, x: Tensor, turn: Tensor, shifts: Tensor, v: Tensor, white: bool) -> Tensor:
+        r"""Returns the energies of points by the axes of all components side by side,
+        :math:`(r, K r)`, and their centers along these, :math:`(K, r)`; both are divided by the
+        standard deviations if `white`."""
         shift = x - self.center.to(x)
         u = shift if self.directions is None else shift @ self.directions.to(x)
-        K, r = self.shifts.shape
-        y = torch.addmm(self.shifts.to(x).reshape(-1), u, turn, beta=-1).reshape(-1, K, r)
-        precisions = 1 / (self.variances.to(x) + v[:, :, None])  # (1 or B, K, r)
-        logs = (torch.log(precisions).sum(2) - (y.square() * precisions).sum(2)) / 2
-        e = -torch.logsumexp(self.log_weights.to(x) + logs, 1) + r * LOG_2PI / 2
+        r = shifts.shape[1]
+        y = torch.addmm(shifts.reshape(-1), u, turn, beta=-1).reshape(-1, *shifts.shape).square()
+        variances = self.variances.to(x) + v[:, :, None]  # (1 or B, K, r)
+        squares = (y if white else y / variances).sum(2)
+        logs = self.log_weights.to(x) - (torch.log(variances).sum(2) + squares) / 2
+        e = -log_sum_exp(logs) + r * LOG_2PI / 2
         if self.directions is not None:
             rest = self.rest.to(x) ** 2 + v[:, 0]
             square = (shift.square().sum(1) - u.square().sum(1)).clamp_min(0)

@@ -22,7 +22,8 @@ class EnergyDetector(BaseDetector):
     r"""Creates a detector of PyOD that scores rows by `EnergyOutlier`.
 
     Arguments:
-        contamination: The share of outliers among the training rows, above 0 and up to 0.5.
+        contamination: The share of outliers among the training rows, above 0 and up to 0.5; or a
+            thresholder of PyThresh, which sets the threshold when the share is not known.
         clean: Whether the training rows are nevertheless taken for normal: `contamination` then
             only sets the threshold.
         prototypes: The largest number of training rows that are kept to compare with.
@@ -37,7 +38,7 @@ class EnergyDetector(BaseDetector):
 
     def __init__(
         self,
-        contamination: float = 0.1,
+        contamination: Any = 0.1,
         *,
         clean: bool = False,
         prototypes: int = 2000,
@@ -51,8 +52,10 @@ class EnergyDetector(BaseDetector):
     def fit(self, X: Any, y: Any = None) -> Any:
         r"""Fits the detector to rows; `y` is ignored."""
         self._set_n_classes(y)
+        known = isinstance(self.contamination, float | int)
+        share = self.contamination if known else "auto"
         self.detector_ = EnergyOutlier(
-            0.0 if self.clean else self.contamination,
+            0.0 if self.clean else share,
             prototypes=self.prototypes,
             random_state=self.random_state,
         ).fit(X)

@@ -17,10 +17,11 @@ import torch
 from collections.abc import Mapping
 from torch import Tensor, nn
 
-from .mixture import NUMBERS, other
+from .mixture import other
 
 MOST = 4.0  # standard deviations
 KNOTS = 1000
+CELLS, MANY = 2**16, 2**11  # that are looked up at a time, and rows of these
 
 
 class NormalScores(nn.Module):
@@ -79,18 +80,48 @@ class NormalScores(nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        step = max(1, NUMBERS // x.shape[1])
-        return torch.cat([self.evaluate(part) for part in x.split(step)])
+        out = torch.empty_like(x.T, memory_format=torch.contiguous_format)
+        varies = (self.steady == 0).nonzero()[:, 0]
+        groups = varies.split(max(1, CELLS // max(1, min(len(x), MANY))))
+        for k in range(0, len(x), MANY):
+            part, into = x[k : k + MANY].T, out[:, k : k + MANY]
+            for some in groups:  # the quantiles of a few columns are read for many rows
+                into.index_copy_(0, some, self.evaluate(part.index_select(0, some), some))
+        if len(varies) < x.shape[1]:
+            same = self.steady.nonzero()[:, 0]
+            kept = x.T[same].clamp(-MOST, MOST) - self.mean[same, None]
+            out.index_copy_(0, same, kept / self.scale[same, None])
+        return out.T
 
-    def evaluate(self, x: Tensor) -> Tensor:
-        y, q = x.T.contiguous(), self.knots.shape[1]
-        k = torch.searchsorted(self.knots, y.detach(), right=True)  # of knots up to y
-        beyond = y - self.knots.gather(1, (k - 1).clamp_min(0))
-        level = torch.addcmul((k - 1).to(y), beyond, self.gaps.gather(1, k)) / max(q - 1, 1)
-        u = torch.where((beyond == 0) & (k > 0), self.middles.gather(1, k), normal(level))
-        if self.steady.any():
-            u = torch.where(self.steady[:, None] > 0, y.clamp(-MOST, MOST), u)
-        return (u.T - self.mean) / self.scale
+    def evaluate(self, y: Tensor, some: Tensor) -> Tensor:
+        r"""Returns the normal scores of some columns, one line a column."""
+        pick = lambda table: table.index_select(0, some)
+        knots, q = pick(self.knots), self.knots.shape[1]
+        k = count(knots, y.detach())
+        beyond = y - knots.gather(1, (k - 1).clamp_min(0))
+        levels = torch.arange(-1, q).to(y) / max(q - 1, 1)  # of each number of knots
+        gaps = pick(self.gaps).gather(1, k) / max(q - 1, 1)
+        level = torch.addcmul(levels.expand(len(y), -1).gather(1, k), beyond, gaps)
+        u = torch.where(beyond == 0, pick(self.middles).gather(1, k), normal(level))
+        return (u - self.mean[some, None]) / self.scale[some, None]
+
+
+def count(knots: Tensor, y: Tensor) -> Tensor:
+    r"""Returns how many knots are not above each value, as `torch.searchsorted` with `right=True`
+    but without a branch for each value, which takes a fifth of the time.
+
+    Arguments:
+        knots: The knots of each column, ascending, :math:`(d, Q)`.
+        y: The values of each column, :math:`(d, B)`.
+    """
+    q = knots.shape[1]
+    step = 1 << (q.bit_length() - 1)
+    knots = nn.functional.pad(knots, (0, 2 * step - 1 - q), value=math.nan)  # above all values
+    k = torch.zeros(y.shape, dtype=torch.long, device=y.device)
+    while step:
+        k.add_(knots[:, step - 1 :].gather(1, k) <= y, alpha=step)
+        step //= 2
+    return k
 
 
 def normal(level: Tensor) -> Tensor:

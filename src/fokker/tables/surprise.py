@@ -55,6 +55,7 @@ FITTED = 4000  # rows that clusters are fitted to, at most
 FOLDS = 5
 FULL = 1000  # rows up to which every fold is held out once; above, only the first
 REFERENCES = 2000  # held-out rows, at most
+BLOCK = 2**21  # numbers of the rows that all experts score at a time
 WIDE = 32  # columns from which on energies are computed in float32, where that is enough
 
 
@@ -75,17 +76,22 @@ class Expert(nn.Module):
         self.register_buffer("median", torch.zeros((), dtype=torch.float64))
         self.register_buffer("spread", torch.ones((), dtype=torch.float64))
 
-    def energies(self, x: Tensor, apart: bool) -> Tensor:
-        r"""Returns the energies of rows in the view; `apart` judges a row without itself."""
+    def energies(self, x: Tensor, apart: bool, rounded: Tensor | None = None) -> Tensor:
+        r"""Returns the energies of rows in the view.
+
+        Arguments:
+            x: The rows in the view.
+            apart: Whether a row is judged without itself.
+            rounded: The rows in float32, where that is known already.
+        """
         if x.shape[1] < WIDE:
             return self.exact(x, apart)
-        near = x.square().sum(1) <= self.reach
-        if near.all():
-            return self.exact(x.float(), apart).double()
-        e = torch.empty_like(x[:, 0])
-        e[near] = self.exact(x[near].float(), apart).double()
-        e[~near] = self.exact(x[~near], apart)
-        return e
+        rounded = x.float() if rounded is None else rounded
+        far = (rounded.square().sum(1) > self.reach).nonzero()[:, 0]
+        if 2 * len(far) > len(x):
+            return self.exact(x, apart)
+        e = self.exact(rounded, apart).double()
+        return e.index_put((far,), self.exact(x[far], apart)) if len(far) else e
 
     def exact(self, x: Tensor, apart: bool) -> Tensor:
         if isinstance(self.energy, Rows):
@@ -107,7 +113,11 @@ class Expert(nn.Module):
         self.spread = e.std(correction=0).clamp_min(1e-6)
 
     def forward(self, x: Tensor, apart: bool) -> Tensor:
-        u = (self.energies(x, apart) - self.median) / self.spread
+        return self.compress(self.energies(x, apart))
+
+    def compress(self, energies: Tensor) -> Tensor:
+        r"""Returns the energies on the scale that all experts share."""
+        u = (energies - self.median) / self.spread
         return torch.asinh(COMPRESSION * u) / COMPRESSION
 
 
@@ -157,12 +167,19 @@ class Surprise(nn.Module):
             z: The standardized rows, :math:`(B, d)` in float64.
             apart: Whether a row that is a training row is judged without it.
         """
-        ranked = self.view(z)
-        found = [
-            expert(ranked if expert.name in RANKS else z, apart)
-            for expert in self.experts.values()
-            if isinstance(expert, Expert)
-        ]
+        step = max(1, BLOCK // z.shape[1])
+        return torch.cat([self.evaluate(part, apart) for part in z.split(step)])
+
+    def evaluate(self, z: Tensor, apart: bool) -> Tensor:
+        r"""Returns the surprise of rows that are few enough to stay in a cache."""
+        views, found = {False: z, True: self.view(z)}, []
+        wide = z.shape[1] >= WIDE
+        rounded = {ranked: x.float() if wide else None for ranked, x in views.items()}
+        for expert in self.experts.values():
+            assert isinstance(expert, Expert)
+            ranked = expert.name in RANKS
+            energies = expert.energies(views[ranked], apart, rounded[ranked])
+            found.append(expert.compress(energies))
         return torch.stack(found).mean(0)
 
     @classmethod
