@@ -215,7 +215,7 @@ def gaussian(d, n, seed):
 
 
 @pytest.mark.parametrize(
-    ("d", "room"), [(1, 0.05), (10, 0.3), pytest.param(300, 6.0, marks=pytest.mark.slow)]
+    ("d", "room"), [(1, 0.05), (10, 0.3), pytest.param(300, 20.0, marks=pytest.mark.slow)]
 )
 def test_the_likelihood_that_is_printed_is_true(tmp_path, capsys, d, room):
     rows, nll = gaussian(d, 2000, d)
@@ -228,7 +228,8 @@ def test_the_likelihood_that_is_printed_is_true(tmp_path, capsys, d, room):
     run = load(tmp_path / "r")
     gap = run.energy(test) - nll(test)
     assert printed == pytest.approx(float(run.energy(test).mean()), abs=2e-3)
-    # a normalized density is not more likely than the truth, and this one is not much less
+    # a normalized density is not more likely than the truth, and this one is not much less: a
+    # Gaussian fitted to n rows is, by d (d + 3) / 4 n nats, 14 here in 300 columns
     assert -5 * float(gap.std()) / len(gap) ** 0.5 < float(gap.mean()) < room
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "mixture_matrix",
     "networks_rows",
     "optima_rows",
+    "pairs_of",
     "render",
     "toy_matrix",
     "toy_rows",
@@ -49,6 +50,8 @@ from .images import (
     minutes_to,
     networks_rows,
     optimizer_table,
+    pairs_of,
+    pairs_table,
     schedule_table,
 )
 from .photographs import noise_table, photograph_table, posterior_table, restoration_table
@@ -111,6 +114,7 @@ def render(text: str, root: Path) -> str:
         "trust": lambda: trust_table(root / "results/trust.json"),
         "scaling": lambda: trust_table(root / "results/trust.json", "scaling"),
         "generation": lambda: generation_table(root / "results/generation.json"),
+        "pairs": lambda: pairs_table(rows("generation")),
         "draws": lambda: draw_table(rows("generation")),
         "networks": lambda: results.markdown(NETWORKS_HEADER, networks_rows(rows("networks"))),
         "optimizers": lambda: optimizer_table(root / "results/optimizers.json"),

@@ -17,6 +17,8 @@ __all__ = [
     "minutes_to",
     "networks_rows",
     "optimizer_table",
+    "pairs_of",
+    "pairs_table",
 ]
 
 from collections.abc import Iterable, Sequence
@@ -147,10 +149,9 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
     for data in dict.fromkeys(row["data"] for row in rows):
         chosen = [row for row in rows if row["data"] == data]
         goals = list(GOALS.get(data, {}).values())
-        for row in chosen:
-            if row["kind"] == "data":
-                fid, count = number(row["fid"]), f"{row['fid_n']:,} ({row['convention']})"
-                lines.append([data, "training against test images", "–", fid, count, *["–"] * 5])
+        for row in {r["convention"]: r for r in chosen if r["kind"] == "data"}.values():
+            fid, count = number(row["fid"]), f"{row['fid_n']:,} ({row['convention']})"
+            lines.append([data, "training against test images", "–", fid, count, *["–"] * 5])
         if data in PUBLISHED:
             published = number(PUBLISHED[data])
             lines.append([data, "DCD, as published", "–", published, "not said", *["–"] * 5])
@@ -173,6 +174,37 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
                 best = max(guided, key=lambda r: (r["fid_n"], -(r["fid"] or float("inf"))))
                 lines.append(generation_line(best, "–"))
     return lines
+
+
+def pairs_of(rows: Sequence[results.Row]) -> list[tuple[results.Row, results.Row]]:
+    r"""Returns the pairs of final draws of the present finite step and of the limit, of one set,
+    network, optimizer, seed and number of steps."""
+    same = ("data", "size", "muon", "seed", "step", "fid_n", "convention")
+    final = [r for r in rows if r["kind"] == "final" and r["preset"] == "fokker"]
+    limits = {tuple(r.get(k) for k in same): r for r in final if r["method"] == "dcd-limit"}
+    finite = [r for r in final if r["method"] == "dcd" and "Bridge" in r.get("form", "")]
+    return [
+        (row, limits[key]) for row in finite if (key := tuple(row.get(k) for k in same)) in limits
+    ]
+
+
+def pairs_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns the table of the finite step beside its limit, pair by pair."""
+    header = ("set", "size", "seed", "steps", "samples", "FID, δ → 0", "FID, finite", "ratio")
+    lines = [
+        [
+            row["data"],
+            row["size"],
+            str(row["seed"]),
+            f"{row['step']:,}",
+            f"{row['fid_n']:,}",
+            number(limit["fid"]),
+            number(row["fid"]),
+            number(row["fid"] / limit["fid"]),
+        ]
+        for row, limit in pairs_of(rows)
+    ]
+    return results.markdown(header, lines)
 
 
 def newest_guide(rows: Iterable[results.Row]) -> list[results.Row]:
