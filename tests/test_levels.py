@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from conftest import standard_error
+from fokker.analytic import GaussianMixture
+from fokker.diffusions import VE
 from fokker.energies import Energy
 from fokker.networks import MLP, UNetEnergy
 from fokker.objectives import (
@@ -78,9 +80,8 @@ def closed(form: Form, a: float, s2: float = S2) -> float:
     y, z = s2 + SIGMA**2, s2 + SIGMA**2 + delta
     if not isinstance(form, Bridge):
         return a * (y + form.reach * delta) - 1
-    if form.draws == 1:  # x̃ = (1 − δ a) z − √β ζ
-        beta = delta * SIGMA**2 / (SIGMA**2 + delta)
-        return (y - (1 - delta * a) ** 2 * z - beta) / (2 * delta)
+    if form.draws == 1:  # the point between the two is (1 − δ a) z − √β ζ, the miss u − a z
+        return (1 - delta * a) * (a * z - 1)
     c = 1 / (1 + delta * a)  # q(x | z) has the mean c z and the variance c δ
     return (y - c**2 * z - c * delta) / (2 * delta)
 
@@ -105,20 +106,46 @@ def test_the_expected_gradient_on_a_gaussian_in_many_dimensions(name: str, d: in
 
 
 def test_the_stationary_point_of_the_bridge_on_gaussians() -> None:
-    r"""Exact for noise alone, and off by the share r / 2(1 + r) where the data is far wider."""
-    for s2, share in ((1e-9, 0.0), (S2, None), (1e6, SHARE / 2 / (1 + SHARE))):
-        delta = SHARE * SIGMA**2
-        z, beta = s2 + SIGMA**2 + delta, delta * SIGMA**2 / (SIGMA**2 + delta)
-        a = (1 - math.sqrt((z - delta - beta) / z)) / delta
-        assert abs(closed(Bridge(SHARE), a, s2)) < 1e-6
-        off = 1 - a * z
-        if share is None:
-            assert 0 < off < SHARE / 2
-        else:
-            assert off == pytest.approx(share, abs=1e-5)
-        # the formula of the module, at the truth
-        bias = delta / 2 * (1 / (SIGMA**2 + delta) - 1 / z)
-        assert closed(Bridge(SHARE), 1 / z, s2) == pytest.approx(bias, rel=1e-3, abs=1e-6)
+    r"""Exact for noise alone, for data far wider, and between."""
+    for s2 in (1e-9, 0.01, S2, 10.0):
+        truth = 1 / (s2 + SIGMA**2 * (1 + SHARE))
+        assert closed(Bridge(SHARE), truth, s2) == pytest.approx(0, abs=1e-12)
+        mean, error = slope(LevelDCD(SIGMA, Bridge(SHARE), weight="one"), truth, 40_000, 2, s2)
+        assert abs(mean) < 5 * error
+
+
+def test_the_mirror_image_has_no_bias_of_first_order() -> None:
+    r"""On two unequal modes, by quadrature: the expected gradient at the truth in the weight of a
+    feature is of second order in the step, and of first order against the model's own draw."""
+    x = torch.linspace(-9, 9, 6001, dtype=torch.float64)[:, None]
+    z, step = x[::20], float(x[1, 0] - x[0, 0])
+    means = torch.tensor([[-1.0], [0.8]], dtype=torch.float64)
+    spread = torch.tensor([[[0.3]], [[0.15]]], dtype=torch.float64)
+    data = GaussianMixture(means, spread, torch.tensor([0.35, 0.65], dtype=torch.float64))
+    p_y, found = torch.exp(-data.diffuse(VE(), SIGMA**2)(x)), []
+    for delta in (0.004, 0.002):
+        end = data.diffuse(VE(), SIGMA**2 + delta)
+        p_z = torch.exp(-end(z)) * 20 * step
+        given = torch.exp(-((z - x.T) ** 2) / (2 * delta)) * p_y  # of y given z, a row
+        given = given / given.sum(1, keepdim=True)
+        mean = z - delta * end.jet(z).gradient
+        beta = delta * SIGMA**2 / (SIGMA**2 + delta)
+        draw = torch.exp(-((mean - x.T) ** 2) / (2 * beta))  # the model's own
+        draw = draw / draw.sum(1, keepdim=True)
+        for f in (torch.sin, lambda v: v**3):
+            data_side = (given * f(x.T)).sum(1)
+            mirror = (given * f(2 * mean - x.T)).sum(1)
+            found.append((
+                float((p_z * (data_side - mirror)).sum()) / (2 * delta),
+                float((p_z * (data_side - (draw * f(x.T)).sum(1))).sum()) / delta,
+            ))
+        # of v³ the third derivative is 6: the formula of the module, with -δ m = y - mean
+        third = (p_z * (given * (x.T - mean) ** 3).sum(1)).sum()
+        assert found[-1][0] == pytest.approx(float(third) / delta, rel=1e-6)
+    for long, short in zip(found[:2], found[2:], strict=True):
+        assert long[0] / short[0] == pytest.approx(4, rel=0.15)
+    assert found[0][1] / found[2][1] == pytest.approx(2, rel=0.1)
+    assert abs(found[0][0]) < 0.02 * abs(found[0][1])
 
 
 def test_weighted_draws_tend_to_the_exact_divergence() -> None:

@@ -11,37 +11,37 @@ with :math:`\zeta` standard normal and *independent of (x, z)*. The evolved ener
 
 .. math:: \mathbb{E} \, \big[ \partial E(y) - \mathbb{E}_{q(x' | z)} \, \partial E(x') \big] .
 
-**One draw.** By Tweedie's formula the mean of y given z is :math:`z - \delta \nabla E(z)` where E
-is the energy of z. Take :math:`\mathcal{N}(z - \delta \nabla E(z), \beta)` for q, driven by the
-same :math:`\zeta`:
+**One draw, and its mirror image.** By Tweedie's formula the mean of y given z is :math:`z - \delta
+\nabla E(z)`, where E is the energy of z. With
 
 .. math::
-    L = \tfrac{1}{\delta} \big[ E(y) - E(\tilde x) \big], \qquad
-    \tilde x = z - \delta \nabla E(z) - \sqrt{\beta} \, \zeta = y + \delta m, \qquad
-    m = u - \nabla E(z) ,
+    a = z - \delta \nabla E(z) - \sqrt{\beta} \, \zeta, \qquad m = u - \nabla E(z), \qquad
+    y = a - \delta m,
 
-all held fixed but E, and asked at :math:`\sigma_z`. The two points differ by the miss m alone, so
-the noise of the contrast, of order :math:`D / \delta`, is not there. At the truth
-:math:`\mathbb{E} [u | z] = \nabla E(z)`, and what remains of the expected gradient is the
-curvature of E over the spread of u,
+driven by the same :math:`\zeta`, a is a draw with this mean. It lacks a part of the covariance of
+y, :math:`\delta^2 \, \mathrm{Cov}(u | z)`, and against it the expected gradient at the truth would
+be :math:`\tfrac{\delta}{2} \, \mathbb{E} \, \mathrm{tr}(\partial \nabla^2 E \, \mathrm{Cov}(u |
+z))`. The mirror image of y in the mean of the model has, at the truth, mean and covariance of y,
+whatever the data. It is :math:`y' = a + \delta m` with :math:`-\zeta` for :math:`\zeta`, which has
+the same law. It is twice as far from the data as the model is, so
 
-.. math:: \mathbb{E} \, \partial L = \tfrac{\delta}{2} \, \mathbb{E} \, \mathrm{tr} \big(
-    \partial \nabla^2 E \; \mathrm{Cov}(u | z) \big) + O(\delta^2) .
+.. math:: L = \frac{E(y) - E(y')}{2 \delta}, \qquad \mathbb{E} \, \partial L = - \frac{\delta^2}{6}
+    \, \mathbb{E} \, \big[ m \otimes m \otimes m \cdot \partial \nabla^3 E(a) \big] + O(\delta^4)
 
-For Gaussian data of variance :math:`s^2` and :math:`E = a x^2 / 2` the stationary point solves
-:math:`(1 - \delta a)^2 = (S_y - \beta) / S_z` with S the variances of y and z. It is exact for
-noise alone and off by the share :math:`r / 2 (1 + r)` where the data is much wider than the noise.
+at the truth, with y, y' held fixed, and E asked at :math:`\sigma_z`. The two points differ by the
+miss m alone, so the noise of the contrast, of order :math:`D / \delta`, is not there. On Gaussian
+data of any covariance the stationary point is exact, for any step.
 
-**Rounding.** The two energies differ by :math:`\delta \, m \cdot \nabla E`, which is divided by
-:math:`\delta`. For a short step in bfloat16 their rounding is then most of the noise of the
-gradient. So the two points are moved apart, to :math:`c \mp h m` with the middle :math:`c = y +
-\tfrac{\delta}{2} m` and :math:`h = \max(\tfrac{\delta}{2}, \lambda \sigma_z^2)`:
+**Rounding.** The two energies differ by :math:`2 \delta \, m \cdot \nabla E`, which is divided by
+:math:`2 \delta`. For a short step in bfloat16 their rounding is then most of the noise of the
+gradient. So the two points are moved apart, to :math:`a \mp h m` with :math:`h = \max(\delta,
+\lambda \sigma_z^2)`:
 
-.. math:: L = \frac{E(c - h m) - E(c + h m)}{2 h} .
+.. math:: L = \frac{E(a - h m) - E(a + h m)}{2 h} .
 
-With :math:`a = z - \delta \nabla E(z) - \sqrt{\beta} \zeta` they are :math:`a - (\tfrac{\delta}{2}
-\pm h) m`, whose squares differ by :math:`2 \delta h`: the expected gradient above is the same,
-whatever h, up to third moments of m. :math:`\lambda = 0` leaves the points where they are.
+The expected gradient is the same up to third moments of m, with :math:`h^2` in the place of
+:math:`\delta^2`. :math:`\lambda = 0` leaves the points where they are. As :math:`\delta \to 0` the
+point a becomes z, and this is `Central`.
 
 **Weighted draws.** M draws of a Gaussian proposal, weighted to q, estimate the evolved energy
 itself, and with it the exact divergence as M grows. E is then the energy of *y*. Its Laplace
@@ -81,8 +81,8 @@ class Bridge(Form):
     Arguments:
         step: The share :math:`r = \delta / \sigma^2` of the step; a `Grid` has its own.
         draws: The number M of weighted draws.
-        shift: The least distance :math:`\lambda = h / \sigma_z^2` of a point from the middle, with
-            one draw, against rounding; zero for none.
+        shift: The least distance :math:`\lambda = h / \sigma_z^2` of a point from a, with one
+            draw, against rounding; zero for none.
     """
 
     step: float = 0.02  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -115,13 +115,10 @@ class Bridge(Form):
         if self.draws > 1:
             return Terms(self.weighted(energy, pair, z, u, g, generator), e)
         delta, beta = pair.delta, pair.delta * (pair.sigma / pair.end) ** 2
-        h = torch.maximum(delta / 2, self.shift * pair.end**2)
-        noise = align(torch.sqrt(beta), z) * normal(z, generator)
-        middle = z - align(delta / 2, z) * (u + g) - noise
+        h = torch.maximum(delta, self.shift * pair.end**2)
+        a = z - align(delta, z) * g - align(torch.sqrt(beta), z) * normal(z, generator)
         move = align(h, z) * (u - g)
-        return Terms(
-            (value(at_level, middle - move) - value(at_level, middle + move)) / (2 * h), e, z
-        )
+        return Terms((value(at_level, a - move) - value(at_level, a + move)) / (2 * h), e, z)
 
     def weighted(
         self,
