@@ -52,10 +52,23 @@ DENOISING_NAMES = {
 }
 
 
+# where `Bridge` compared with a draw of the model and not with the mirror image of the data
+BEFORE_MIRROR = {"f930877"}
+
+
+def former(row: results.Row) -> str | None:
+    r"""Returns the name of the form of a finite step that is no longer that of its method."""
+    if (row["preset"], row["method"]) != ("fokker", "dcd"):
+        return None
+    if "path" in row.get("form", ""):
+        return "by the path"
+    return "to a draw of the model" if row["commit"] in BEFORE_MIRROR else None
+
+
 def label_of(label: str, row: results.Row) -> str:
     r"""Returns the label of a method; a form that is no longer its own is named."""
-    former = (row["preset"], row["method"]) == ("fokker", "dcd") and "path" in row.get("form", "")
-    return f"{label}, by the path" if former else label
+    name = former(row)
+    return label if name is None else f"{label}, {name}"
 
 
 def denoising_rows(rows: Sequence[results.Row]) -> list[list[str]]:
@@ -177,8 +190,8 @@ def generation_rows(rows: Sequence[results.Row]) -> list[list[str]]:
 
 
 def pairs_of(rows: Sequence[results.Row]) -> list[tuple[results.Row, results.Row]]:
-    r"""Returns the pairs of final draws of the present finite step and of the limit, of one set,
-    network, optimizer, seed and number of steps."""
+    r"""Returns the pairs of final draws of a bridge and of the limit, of one set, network,
+    optimizer, seed and number of steps."""
     same = ("data", "size", "muon", "seed", "step", "fid_n", "convention")
     final = [r for r in rows if r["kind"] == "final" and r["preset"] == "fokker"]
     limits = {tuple(r.get(k) for k in same): r for r in final if r["method"] == "dcd-limit"}
@@ -190,13 +203,15 @@ def pairs_of(rows: Sequence[results.Row]) -> list[tuple[results.Row, results.Row
 
 def pairs_table(rows: Sequence[results.Row]) -> str:
     r"""Returns the table of the finite step beside its limit, pair by pair."""
-    header = ("set", "size", "seed", "steps", "samples", "FID, δ → 0", "FID, finite", "ratio")
+    header = ("set", "size", "seed", "steps", "bridge to", "samples", "FID, δ → 0")
+    header += ("FID, finite", "ratio")
     lines = [
         [
             row["data"],
             row["size"],
             str(row["seed"]),
             f"{row['step']:,}",
+            "a draw of the model" if former(row) else "the mirror image",
             f"{row['fid_n']:,}",
             number(limit["fid"]),
             number(row["fid"]),
