@@ -29,7 +29,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "ground": ("shapes", "checks", "files"),
     "maths": (
         "analytic", "derivatives", "diffusions", "energies", "evolution", "grid",
-        "networks", "objectives", "samplers",
+        "kinks", "networks", "objectives", "samplers",
     ),
     "data": ("data", "metrics"),
     "compute": ("compute",),
