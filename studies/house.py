@@ -26,7 +26,7 @@ from typing import Any
 
 # from the ground up; a name is a module or a package right under fokker
 FLOORS: dict[str, tuple[str, ...]] = {
-    "ground": ("shapes", "checks", "files"),
+    "ground": ("shapes", "checks", "files", "pace"),
     "maths": (
         "analytic", "derivatives", "diffusions", "energies", "evolution", "grid",
         "kinks", "networks", "objectives", "samplers",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import results
+from .units import begin
 
 SIZES = (
     (20, 3), (20, 2000), (1000, 10), (10_000, 10), (600_000, 10), (10_000, 100), (10_000, 300),
@@ -43,6 +44,7 @@ def run(
     from fokker.tables import EnergyDensity, EnergyOutlier
 
     found = []
+    units = begin("reproduce tables", len(sizes))
     for n, d in sizes:
         x = table(n, d)
         new = table(min(SCORED, int(NUMBERS / d)), d, 1)
@@ -59,4 +61,5 @@ def run(
                 raise FloatingPointError(f"expected finite scores, got others at {n} x {d}")
         found.append({"rows": n, "columns": d, "scored": len(new), **seconds})
         results.save(out, found, command)
+        units.done()
         progress(str(found[-1]))

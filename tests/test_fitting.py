@@ -13,8 +13,9 @@ from fokker.compute.fitting import check_scale
 from fokker.compute.step import Step
 from fokker.derivatives import Exact, Hutchinson, score
 from fokker.energies import Energy
-from fokker.images.forecast import forecast, words
+from fokker.images.forecast import forecast
 from fokker.objectives import OBJECTIVES, PCD, DenoisingScoreMatching, ScoreMatching
+from fokker.pace import words
 from fokker.runs.config import Config, Optimization, ToyData
 from fokker.tasks import task_of
 from torch import nn
