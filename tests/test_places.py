@@ -284,3 +284,44 @@ def test_no_color_is_honoured(tmp_path, monkeypatch, words):
     words = [word.replace("@", str(tmp_path)) for word in words]
     written = on_a_terminal(words, NO_COLOR="1")
     assert written and not colors(written), written[:2000]
+
+
+# --- threads ---
+
+STUDY = """
+import sys, torch
+from dataclasses import replace
+from fokker import fit
+from studies.denoising import Cell
+part = Cell(sys.argv[2], "fokker", "dcd-limit", steps=3, batch=8, quick=True)
+weights = []
+for name in ("a", "b"):
+    data = replace(part.config.data, size=8)
+    run = fit(replace(part.config, data=data, compile=False), f"{sys.argv[1]}-{name}")
+    weights.append(torch.cat([p.flatten() for p in run.energy.parameters()]))
+torch.save(weights, sys.argv[1] + ".pt")
+print(torch.get_num_threads())
+"""
+
+
+@pytest.mark.slow
+def test_weights_of_the_denoising_study_depend_on_the_number_of_threads_alone(tmp_path):
+    r"""What docs/denoising.md says: with the same number of threads the weights are the same bit
+    for bit. With another they are nearly so."""
+    page = (ROOT / "docs/denoising.md").read_text().replace("\n", " ")
+    assert "bit for bit only with the same number of threads (`OMP_NUM_THREADS`)" in page
+    found = []
+    for threads in ("1", "2"):
+        words = [sys.executable, "-c", STUDY, str(tmp_path / threads), MINI]
+        place = {
+            "OMP_NUM_THREADS": threads,
+            "OMP_WAIT_POLICY": "passive",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        env = os.environ | place
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
+        assert done.stdout.split() == [threads]
+        first, again = torch.load(tmp_path / f"{threads}.pt", weights_only=True)
+        assert torch.equal(first, again)
+        found.append(first)
+    assert torch.allclose(*found, atol=1e-2)
