@@ -58,6 +58,13 @@ def test_the_rest_is_judged_by_what_is_done(monkeypatch):
     clock[0] += 60.0
     resumed.within(100, 80)(90)  # half of what is left
     assert lines[1:] == ["resumed: about 2 minutes"]
+    uneven = Pace("uneven", 2, lines.append)  # the first part is short, the second is not
+    clock[0] += 3.0
+    uneven.done()
+    assert len(lines) == 2
+    clock[0] += 57.0
+    uneven.within(10)(2)
+    assert lines.pop() == "uneven: about 2 minutes"
     skipped = Pace("skipped", 3, lines.append)
     skipped.skip()
     clock[0] += 60.0
@@ -74,7 +81,6 @@ def test_commands_on_images_say_about_how_long(tmp_path, capsys, long):
         ["evaluate", run, "--memory", "2"],
         ["evaluate", run, "--residual", "2"],
         ["score", run, str(picture), "--usual", "64", "-o", str(tmp_path / "s.csv")],
-        ["denoise", str(picture), "--energy", run],
         ["restore", str(picture), "--energy", run, "--scale", "2", "--levels", "2"],
         ["train", "toy", "--steps", "4", "--batch", "4", "--width", "8", "--out", "toy"],
     ):

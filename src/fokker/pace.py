@@ -74,6 +74,7 @@ class Pace:
         spent, share = perf_counter() - self.start, self.whole + min(part, 1.0)
         if self.say is None or spent < LOOK or share <= 0:
             return
-        say, self.say = self.say, None
-        if (seconds := spent * self.parts / share) > SHORT:
+        seconds = spent * self.parts / share
+        if seconds > max(SHORT, spent + LOOK):  # what was short may turn out to be long
+            say, self.say = self.say, None
             say(f"{self.job}: about {words(seconds)}")
