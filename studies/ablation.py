@@ -23,6 +23,7 @@ from torch import Tensor
 
 from . import results
 from .toy import SETS, Float32, judge
+from .units import begin
 
 POINTS = 64  # of the long term
 
@@ -86,14 +87,17 @@ def run(
     pairs = [(name, seed) for seed in seeds for name in sets]
     sources = [Float32(name, device) for name, _ in pairs]
     budget = {"steps": steps, "batch": batch, "width": width}
-    for arm, objective in ARMS.items():
-        if any(row["arm"] == arm for row in rows):
-            continue
+    todo = [arm for arm in ARMS if not any(row["arm"] == arm for row in rows)]
+    units = begin("reproduce ablation", len(todo))
+    for arm in todo:
         seeded = [seed for _, seed in pairs]
-        out = train_stack(sources, objective, network, optimization, seeded, device)
+        out = train_stack(
+            sources, ARMS[arm], network, optimization, seeded, device, units.within(steps)
+        )
         for (name, seed), energy, finite in zip(pairs, out.energies, out.finite, strict=True):
             row = {"arm": arm, "data": name, "seed": seed, **judge(energy, name, finite, device)}
             rows.append(row | budget | {"seconds": round(out.seconds / len(pairs), 3)})
         results.save(path, rows, "fokker reproduce ablation", budget, device)
+        units.done()
         progress(f"{arm}: {out.seconds:.0f} s for {len(pairs)} networks")
     return rows

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from . import results
+from .units import begin
 
 CHOSEN = (
     "10_cover", "12_fault", "15_Hepatitis", "18_Ionosphere", "22_magic.gamma", "26_optdigits",
@@ -268,8 +269,11 @@ def run(
     rows = results.load(out)["rows"] if out.exists() else []
     done = {(r["data"], r["setting"], r["method"], r["seed"]) for r in rows}
     paths, made = sets(folder, names), results.provenance()
-    for seed in seeds:
-        for setting in settings:
+    cases = [(seed, s, path) for seed in seeds for s in settings for path in paths]
+    new = [(path.stem, s, m, seed) for seed, s, path in cases for m in methods]
+    units = begin("reproduce tables", len(set(new) - done))
+    for seed in dict.fromkeys(seed for seed, _, _ in cases):
+        for setting in dict.fromkeys(s for _, s, _ in cases):
             for path in paths:
                 todo = [m for m in methods if (path.stem, setting, m, seed) not in done]
                 if not todo:
@@ -284,6 +288,7 @@ def run(
                         "part": "chosen on" if path.stem in CHOSEN else "reported",
                     }  # fmt: skip
                     rows.append(key | measure(name, method, split, seed) | {"rows": most} | made)
+                    units.done()
                 results.save(out, rows, command, {"rows": most, "threads": 1})
                 shown = {r["method"]: r["auroc"] for r in rows[-len(todo) :]}
                 progress(f"{path.stem}, {setting}, seed {seed}: {shown}")

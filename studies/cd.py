@@ -21,6 +21,7 @@ from pathlib import Path
 
 from . import results
 from .toy import Float32, judge
+from .units import begin
 
 SETS = ("circles", "8gaussians", "rings")
 CHAINS = (3e-4, 1e-3, 3e-3, 1e-2)
@@ -74,18 +75,23 @@ def run(
     rows = results.load(path)["rows"] if path.exists() else []
     budget = {"steps": steps, "batch": batch, "width": width}
 
+    units = begin("reproduce cd", sum(map(len, METHODS.values())) + len(METHODS))
+
     def trial(method: str, value: float, kind: str, seeds: Sequence[int]) -> None:
         if any((r["method"], r["value"], r["trial"]) == (method, value, kind) for r in rows):
-            return
+            return units.skip()
         pairs = [(name, seed) for seed in seeds for name in sets]
         sources = [Float32(name, device) for name, _ in pairs]
         objective, streams = METHODS[method][value], [seed for _, seed in pairs]
-        out = train_stack(sources, objective, network, optimization, streams, device)
+        out = train_stack(
+            sources, objective, network, optimization, streams, device, units.within(steps)
+        )
         for (name, seed), energy, finite in zip(pairs, out.energies, out.finite, strict=True):
             head = {"method": method, "value": value, "trial": kind, "data": name, "seed": seed}
             row = head | judge(energy, name, finite, device) | budget
             rows.append(row | {"seconds": round(out.seconds / len(pairs), 3)})
         results.save(path, rows, "fokker reproduce cd", budget, device)
+        units.done()
         progress(f"{method}, {value:g}, {kind}: {out.seconds:.0f} s")
 
     for method, values in METHODS.items():

@@ -30,6 +30,7 @@ from fokker import checks
 from fokker.data import PLANAR
 from fokker.data.sources import name_of
 from fokker.files import check_place
+from fokker.pace import told, words
 from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
@@ -39,6 +40,7 @@ from . import results, tables
 from .densities.commands import ReproduceComposition, ReproduceLikelihood, ReproduceOOD
 from .generation.command import ReproduceGeneration
 from .picture_commands import ReproducePhotographs, ReproducePosterior
+from .units import begin
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,21 @@ class ReproduceToy:
         parts = [toy.Arm(p, method, device=self.device, **own) for p, method in toy.METHODS]
         for part in parts:  # before anything is spent
             toy.check_done(part, out)
-        for part in parts:
-            if self.methods and part.name not in self.methods:
-                continue
-            say = f"{part.name}: {{}} of {part.optimization.steps} steps"
-            with console.status(say.format(0)) as status:
-                toy.run(part, out, lambda k, say=say, s=status: s.update(say.format(k)))
+        chosen = [part for part in parts if not self.methods or part.name in self.methods]
+        todo = [part for part in chosen if not (out / f"{part.name}.json").exists()]
+        units = begin("reproduce toy", len(todo))
+        for part in chosen:
+            total = part.optimization.steps
+            within = units.within(total)
+            with console.status(part.name) as status:
+
+                def tick(k: int, part=part, s=status, total=total, within=within) -> None:  # noqa: ANN001
+                    s.update(f"{part.name}: {k} of {total} steps")
+                    within(k)
+
+                toy.run(part, out, tick)
+            if part in todo:
+                units.done()
             console.print(f"{part.name}: done, in {out / (part.name + '.json')}")
         rows = toy.collect(out)
         if self.results is not None:
@@ -262,16 +273,27 @@ class ReproduceDenoising:
         ]
         if self.quick:
             parts = [replace(part, steps=30, batch=8, quick=True) for part in parts]
+        todo = [part for part in parts if not (out / f"{part.name}.json").exists()]
+        units = begin("reproduce denoising", len(todo))
+
+        def say(text: str) -> None:
+            units.done()
+            console.print(text)
+
         if self.jobs > 1:
-            denoising.run_all(parts, out, count, self.jobs, self.minutes, console.print)
+            denoising.run_all(parts, out, count, self.jobs, self.minutes, say)
         for part in parts if self.jobs == 1 else ():
             total = part.config.optimization.steps
+            within = units.within(total)
             with console.status(part.name) as status:
 
-                def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
-                    s.update(f"{part.name}: {step} of {total} steps")
+                def tick(step: int, line: dict, part=part, s=status, within=within) -> None:  # noqa: ANN001
+                    s.update(f"{part.name}: {step} of {part.config.optimization.steps} steps")
+                    within(step)
 
                 denoising.run(part, out, count, tick, self.minutes)
+            if part in todo:
+                units.done()
             console.print(f"{part.name}: done, in {out / (part.name + '.json')}")
         rows = denoising.collect(out)
         if self.results is not None:
@@ -631,6 +653,9 @@ class ReproduceNetworks:
             f" {self.minutes_each:g} --batch {self.batch}" + " --quick" * self.quick
         )
         jobs = len(trials) if self.prepare and self.jobs == 1 else self.jobs
+        if not self.prepare:
+            minutes = words(60 * self.minutes_each * len(trials))
+            told(f"reproduce networks: about {minutes} of training, and compilation and FID")
         try:
             networks.run_all(trials, out, target, settings, command, jobs, self.prepare, say)
         except (Interrupted, KeyboardInterrupt):
@@ -792,11 +817,14 @@ class ReproduceFlows:
                 raise checks.unknown(name, list(FLOWS), "a method", "--samplers")
         console = Console()
         say = lambda text: console.print(text, markup=False, soft_wrap=True)
-        how = (self.images, self.fine, self.device, say)
         usual = [] if self.only_schedules else [flows.Schedule(*t) for t in flows.TRIALS]
         more = flows.schedules(self.evaluations, self.samplers, self.rhos, self.lowest)
-        rows = flows.run(self.runs, usual, *how) if usual else []
-        chosen = flows.run(self.runs, more, *how, suite="schedules") if more else []
+        each = sum(trial.evaluations for trial in (*usual, *more))
+        each += flows.Schedule("heun", self.fine).evaluations * (bool(usual) + bool(more))
+        units = begin("reproduce flows", len(self.runs) * each)
+        how = (self.images, self.fine, self.device, say)
+        rows = flows.run(self.runs, usual, *how, units=units) if usual else []
+        chosen = flows.run(self.runs, more, *how, "schedules", units) if more else []
         rows += chosen
         for name in dict.fromkeys(row["run"] for row in chosen):
             own = [row for row in chosen if row["run"] == name]

@@ -43,6 +43,7 @@ from torch import Tensor, nn
 
 from . import results
 from .bench import NETS, Net, bench_steps
+from .units import begin
 
 
 def short(evolution: str, laplacian: object, antithetic: bool, step: float = 5e-5) -> DCD:
@@ -156,6 +157,7 @@ def run(
         progress: Called with a line a row.
     """
     rows = []
+    units = begin("reproduce estimators", sum(len(ESTIMATORS[name]) for name in groups))
     for name in groups:
         own = group(name, batch)
         size = own.net.batch
@@ -165,7 +167,9 @@ def run(
         generator = torch.Generator().manual_seed(0)
         adam = torch.optim.Adam(energy.parameters(), 1e-3)
         step = Step(energy, next(iter(named.values())))
-        for _ in range(steps):
+        within = units.within(steps * len(named))  # a part of the first of a group
+        for k in range(steps):
+            within(k)
             step(own.sample(size, generator), None, generator).assign(energy)
             adam.step()
         sample = lambda own=own, size=size, g=generator: own.sample(size, g)
@@ -186,6 +190,7 @@ def run(
                 "x_plain": round(cost, 3),
                 "merit": round(found / floor * cost, 3),
             })
+            units.done()
             progress(f"{name}: {label}: variance {found / floor:.3g}, cost {cost:.3g}")
         results.save(out, rows, f"fokker reproduce estimators --out {out}")
     return rows

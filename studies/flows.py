@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fokker import load
 from fokker.compute.field import field_of
+from fokker.pace import Pace
 from fokker.samplers import FLOWS, Field, karras
 from fokker.tasks.trained import check_trained
 from pathlib import Path
@@ -139,13 +140,16 @@ def run(
     device: str,
     progress: Callable[[str], None],
     suite: str = "methods",
+    units: Pace | None = None,
 ) -> list[results.Row]:
     r"""Returns the rows of runs, or of energies that come with the package."""
     rows = []
     for name in names:
         trained = load(name)
         check_trained(trained)
-        field = field_of(trained.energy_on(device, exact=True), device)
+        field = field_of(
+            trained.energy_on(device, exact=True), device, units.done if units else lambda: None
+        )
         say = lambda text, name=name: progress(f"{name}, {text}")
         found = measure(field, trials, images, trained.shape, fine, device, progress=say)
         rows += [{"suite": suite, "run": trained.path.name, **row} for row in found]

@@ -26,10 +26,10 @@ from typing import Any
 
 # from the ground up; a name is a module or a package right under fokker
 FLOORS: dict[str, tuple[str, ...]] = {
-    "ground": ("shapes", "checks", "files"),
+    "ground": ("shapes", "checks", "files", "pace"),
     "maths": (
         "analytic", "derivatives", "diffusions", "energies", "evolution", "grid",
-        "networks", "objectives", "samplers",
+        "kinks", "networks", "objectives", "samplers",
     ),
     "data": ("data", "metrics"),
     "compute": ("compute",),

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from . import results
 from .anomalies import sets
+from .units import begin
 
 LARGEST = 0.05  # share of the rows with one value
 FEWEST = 100  # rows
@@ -146,10 +147,14 @@ def run(
     rows = results.load(out)["rows"] if out.exists() else []
     done = {(r["data"], r["method"], r["seed"]) for r in rows}
     paths, made = sets(folder, names), results.provenance()
+    seeds = tuple(seeds)
+    units = begin("reproduce tables", len(seeds) * len(paths) * len(methods))
     for seed in seeds:
         for path in paths:
             todo = [m for m in methods if (path.stem, m, seed) not in done]
             parts = prepare(path, seed, most) if todo else None
+            for _ in range(len(methods) - len(todo) if parts else len(methods)):
+                units.skip()
             if parts is None:
                 continue
             for name in todo:
@@ -168,6 +173,7 @@ def run(
                     "columns": parts[0].shape[1],
                     **made,
                 })
+                units.done()
             results.save(out, rows, command, {"rows": most, "threads": 1})
             shown = {r["method"]: r["loglik"] for r in rows[-len(todo) :]}
             progress(f"{path.stem}, seed {seed}: {shown}")

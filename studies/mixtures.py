@@ -30,6 +30,7 @@ from fokker.runs.config import Network, Optimization
 from pathlib import Path
 
 from . import results
+from .units import begin
 
 DIMENSIONS = (8, 32, 64)
 METHODS: dict[str, Objective] = {
@@ -61,14 +62,17 @@ def run(
     already are not trained again."""
     rows = results.load(path)["rows"] if path.exists() else []
     optimization = OPTIMIZATION if steps is None else replace(OPTIMIZATION, steps=steps)
+    made = {(row["d"], row["method"]) for row in rows}
+    units = begin("reproduce mixtures", len(dimensions) * len(METHODS) - len(made))
     for D in dimensions:
         truth = ring_of_gaussians(D).to(device)
         for method, objective in METHODS.items():
             if any((row["d"], row["method"]) == (D, method) for row in rows):
                 continue
             out = train_stack(
-                [truth] * len(seeds), objective, NETWORK, optimization, seeds, device
-            )
+                [truth] * len(seeds), objective, NETWORK, optimization, seeds, device,
+                units.within(optimization.steps),
+            )  # fmt: skip
             for seed, energy, finite in zip(seeds, out.energies, out.finite, strict=True):
                 report = evaluate_mixture(energy, truth) if finite else None
                 rows.append({
@@ -85,4 +89,5 @@ def run(
                     "seconds": round(out.seconds / len(seeds), 3),
                 })
             results.save(path, rows, f"fokker reproduce mixtures --device {device}", device=device)
+            units.done()
             progress(f"d={D} {method}: gap {rows[-1]['fisher_gap']}, KL {rows[-1]['kl']}")

@@ -39,6 +39,7 @@ from fokker.images.noise import estimate_sigma
 from fokker.images.operators import Blur, Downscale, Mask, Operator, gaussian_kernel
 from fokker.images.photograph import clean_photograph, noise_of, to_255
 from fokker.images.restore import restore
+from fokker.pace import Pace
 from fokker.runs.loading import load
 from fokker.tasks import Run
 from fokker.tasks.trained import levels_of
@@ -213,14 +214,22 @@ def row_of(
 
 
 def denoising(
-    name: str, method: Method, clean: list[Tensor], sigma: float
+    name: str,
+    method: Method,
+    clean: list[Tensor],
+    sigma: float,
+    units: Pace | None = None,
 ) -> list[tuple[Estimate, Tensor, float]]:
-    r"""Returns the estimates of a method at a noise level, of 255."""
+    r"""Returns the estimates of a method at a noise level, of 255; a part of the units."""
     out = []
     for seed, truth in enumerate(clean):
         y, began = noisy(truth, sigma / 127.5, seed), time.perf_counter()
         estimate = method(y, sigma / 127.5, truth)
         out.append((estimate, truth, time.perf_counter() - began))
+        if units is not None:
+            units.within(len(clean))(len(out))
+    if units is not None:
+        units.done()
     return out
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import results
+from .units import begin
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ class ReproducePosterior:
             raise ValueError(f"expected a multiple of 16 at --particles, got {self.particles}")
         key = lambda row: (row["dimension"], row["operator"], row["particles"])
         rows = results.rows_of(results.load(self.results)) if self.results.exists() else []
+        units = begin("reproduce posterior", 3 * len(self.dimensions) * len(self.operators))
         for dimension in self.dimensions:
             for name in self.operators:
-                fresh = posterior.cell(name, dimension, self.particles, say=tell)
+                fresh = posterior.cell(name, dimension, self.particles, say=tell, units=units)
                 rows = [row for row in rows if key(row) != key(fresh[0])]
                 rows += [{**row, **results.provenance()} for row in fresh]
                 words = " ".join(str(v) for v in sorted({row["dimension"] for row in rows}))
@@ -116,6 +118,10 @@ class ReproducePhotographs:
         methods = study.methods(used, self.energy, self.sure, self.device)
         estimators = study.estimators(self.energy, self.device) if "noise" in self.tasks else {}
         title = Path(self.energy).name
+        some = len([task for task in self.tasks if task not in {"denoise", "noise"}])
+        each = some + ("denoise" in self.tasks) * len(self.sigmas) * len(methods)
+        each += len(self.noises) * len(estimators)
+        units = begin("reproduce photographs", len(self.sets) * each)
         for data in self.sets:
             clean = study.pictures(self.data / data, self.pictures, self.side)
             more = {"pictures": len(clean), "side": self.side}
@@ -124,11 +130,12 @@ class ReproducePhotographs:
                     for sigma in self.noises:
                         for name, one in estimators.items():
                             self.keep(study.estimates(data, clean, sigma, name, one, **more))
+                            units.done()
                     continue
                 if task == "denoise":
                     for sigma in self.sigmas:
                         for name, method in methods.items():
-                            found = study.denoising(name, method, clean, sigma)
+                            found = study.denoising(name, method, clean, sigma, units)
                             self.keep(study.row_of(data, task, sigma, name, found, **more))
                     continue
                 options = (task, clean, 2.0, self.samples, self.device)
@@ -136,6 +143,7 @@ class ReproducePhotographs:
                 for name, found in parts.items():
                     method = name if name == "start" else f"{title}, {name}"
                     self.keep(study.row_of(data, task, 2.0, method, found, **more))
+                units.done()
         print(f"rows: {self.results}")
 
     def keep(self, row: dict[str, Any]) -> None:

@@ -49,6 +49,7 @@ from fokker.analytic import GaussianMixture
 from fokker.energies import Energy
 from fokker.images.operators import Blur, Downscale, Identity, Mask, Operator, gaussian_kernel
 from fokker.images.posterior import Annealing, Posterior, ladder
+from fokker.pace import Pace
 from fokker.samplers import Field
 from torch import Tensor
 from typing import Any, NamedTuple
@@ -255,6 +256,7 @@ def cell(
     last: int = 120,
     seed: int = 0,
     say: Callable[[results.Row], None] = lambda row: None,
+    units: Pace | None = None,
 ) -> list[results.Row]:
     r"""Returns the rows of an operator in a dimension: corrected particles, particles whose
     transitions are all taken, and corrected chains without weights.
@@ -267,6 +269,7 @@ def cell(
         last: The number of transitions at the last level.
         seed: The seed.
         say: Called with each row.
+        units: The pace of the study, a part a row.
     """
     given = problem(name, dimension)
     posterior, exact = given.posterior(), truth(given)
@@ -302,6 +305,8 @@ def cell(
             "seed": seed,
         }
         rows.append(row)
+        if units is not None:
+            units.done()
         say(row)
     return rows
 

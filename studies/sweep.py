@@ -19,6 +19,7 @@ from pathlib import Path
 
 from . import results
 from .toy import Float32, judge
+from .units import begin
 
 SETS = ("circles", "rings", "2spirals")
 STEPS = (5e-6, 5e-5, 5e-4, 5e-3)
@@ -51,11 +52,15 @@ def run(
     rows = results.load(path)["rows"] if path.exists() else []
     network, optimization, _ = PRESETS["fokker"]
     optimization = replace(optimization, steps=steps, batch=batch)
-    for sweep, value, objective in points():
-        if any((row["sweep"], row["value"]) == (sweep, value) for row in rows):
-            continue
+    made = {(row["sweep"], row["value"]) for row in rows}
+    todo = [point for point in points() if (point[0], point[1]) not in made]
+    units = begin("reproduce sweep", len(todo))
+    for sweep, value, objective in todo:
         sources = [Float32(name, device) for name in sets]
-        out = train_stack(sources, objective, network, optimization, [0] * len(sets), device)
+        out = train_stack(
+            sources, objective, network, optimization, [0] * len(sets), device,
+            units.within(steps),
+        )  # fmt: skip
         for name, energy, finite in zip(sets, out.energies, out.finite, strict=True):
             rows.append({
                 "sweep": sweep,
@@ -68,4 +73,5 @@ def run(
                 "seconds": round(out.seconds / len(sets), 3),
             })
         results.save(path, rows, f"fokker reproduce sweep --device {device}", device=device)
+        units.done()
         progress(f"{sweep} {value:g}: {json.dumps([row['kl'] for row in rows[-len(sets) :]])}")

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from . import results
+from .units import begin
 from .anomalies import sets
 
 ROWS = 10_000
@@ -90,9 +91,9 @@ def run(
     """
     rows = results.load(out)["rows"] if out.exists() else []
     done = {(row["data"], row["most"]) for row in rows}
-    for path in sets(folder, names):
-        if (path.stem, most) in done:
-            continue
+    todo = [path for path in sets(folder, names) if (path.stem, most) not in done]
+    units = begin("reproduce tables", len(todo))
+    for path in todo:
         with TemporaryDirectory() as place:
             table = Path(place, f"{path.stem}.csv")
             n, d = write_csv(path, table, most)
@@ -100,4 +101,5 @@ def run(
         row = {"data": path.stem, "most": most, "rows": n, "columns": d, **line}
         rows.append(row | results.provenance())
         results.save(out, rows, command, {"threads": 1})
+        units.done()
         progress(str(row))

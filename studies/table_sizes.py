@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from typing import Any
 
 from . import results
+from .units import begin
 
 SIZES = (
     (20, 3), (20, 2000), (1000, 10), (10_000, 10), (600_000, 10), (10_000, 100), (10_000, 300),
@@ -70,6 +71,7 @@ def run(
     from fokker.tables import EnergyDensity, EnergyOutlier
 
     found, rate = [], speed()
+    units = begin("reproduce tables", len(sizes))
     for n, d in sizes:
         x = table(n, d)
         new = table(min(SCORED, int(NUMBERS / d)), d, 1)
@@ -88,4 +90,5 @@ def run(
                 raise FloatingPointError(f"expected finite scores, got others at {n} x {d}")
         found.append({"rows": n, "columns": d, "scored": len(new), **seconds})
         results.save(out, found, command, {"threads": 1, "gigaflops": round(rate / 1e9, 1)})
+        units.done()
         progress(str(found[-1]))

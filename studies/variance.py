@@ -36,6 +36,7 @@ from torch import Tensor
 from typing import Any
 
 from . import results
+from .units import begin
 
 FORMS: tuple[Form, ...] = (
     Limit(),
@@ -132,6 +133,7 @@ def two_modes(
 ) -> list[results.Row]:
     r"""Returns the rows of the forms on two modes."""
     rows = []
+    units = begin("reproduce variance, two modes", len(dimensions) * (len(FORMS) + 1))
     for d in dimensions:
         judged, n = Judged(d), max(24, min(2000, 60_000 // d))
         floor = 0.0
@@ -141,6 +143,7 @@ def two_modes(
             row = {"net": "two modes", "dimension": d, **described(form), "precision": "float64"}
             row |= {"variance": round(noise / floor, 4), "bias": round(max(gap, 0.0), 7)}
             rows.append(row | {"bias_error": round(error, 7), "batch": n, "draws": draws})
+            units.done()
             progress(f"D = {d}, {form}: variance {noise / floor:.3g}, gap {gap:.2g} ± {error:.1g}")
     return rows
 
@@ -209,13 +212,16 @@ def unet(
     steps = {case: Step(energy.cast(case[1]), objective_of(case[0])) for case in cases}
     found = {case: Moments() for case in cases}
     flat = lambda out: torch.cat([g.flatten() for g in out.gradients.values()])
+    units = begin("reproduce variance, a U-Net", draws)
     for k in range(draws):
         x = to_float(images.pixels[torch.arange(k * batch, (k + 1) * batch) % len(images)])
-        limit = None
-        for case, step in steps.items():
+        limit, within = None, units.within(len(steps))
+        for i, (case, step) in enumerate(steps.items()):
+            within(i)
             g = flat(step(x, None, torch.Generator().manual_seed(k)))
             limit = g if limit is None else limit  # the first case
             found[case].add(g, limit)
+        units.done()
         progress(f"draw {k + 1} of {draws}")
     floor = found[FORMS[0], "float32"].spreads
     unit = math.sqrt(sum(floor) / len(floor) * batch / STEP)

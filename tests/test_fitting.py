@@ -5,6 +5,7 @@ r"""An energy of one's own on points in memory, and what is refused or warned of
 import math
 import pytest
 import torch
+import torch.nn.functional as F
 import warnings
 
 from fokker import fit, fit_energy
@@ -12,8 +13,9 @@ from fokker.compute.fitting import check_scale
 from fokker.compute.step import Step
 from fokker.derivatives import Exact, Hutchinson, score
 from fokker.energies import Energy
-from fokker.images.forecast import forecast, words
+from fokker.images.forecast import forecast
 from fokker.objectives import OBJECTIVES, PCD, DenoisingScoreMatching, ScoreMatching
+from fokker.pace import words
 from fokker.runs.config import Config, Optimization, ToyData
 from fokker.tasks import task_of
 from torch import nn
@@ -99,15 +101,85 @@ def test_batch_normalization_is_refused_in_words(objective):
 
 
 def test_a_laplacian_of_relu_warns_and_a_score_does_not():
-    energy, x = network(nn.ReLU()), data(16)
+    x = data(16)
     for laplacian in (Exact(), Hutchinson()):
+        energy = network(nn.ReLU())
         with pytest.warns(UserWarning, match=r"got one with ReLU: .* so the Laplacian is wrong"):
             jet = laplacian(energy, x)
         assert (jet.laplacian == 0).all()  # what the warning is about
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        score(energy, x)
+        laplacian(energy, x)  # said once
+        score(network(nn.ReLU()), x)
         Exact()(network(nn.SiLU()), x)
+
+
+class Of(Energy):
+    r"""A wide network with an activation that is a function, and a quadratic."""
+
+    def __init__(self, activation, width=64, scale=1.0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.first, self.inner = nn.Linear(2, width), nn.Linear(width, width)
+            self.last = nn.Linear(width, 1)
+        self.activation, self.scale = activation, scale
+
+    def forward(self, x):
+        h = self.activation(self.inner(self.activation(self.scale * self.first(x))))
+        return self.last(h).squeeze(1) + x.square().sum(1) / 2
+
+
+KINKED = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "clamp": lambda h: h.clamp(min=0),
+    "abs": torch.abs,
+    "maximum": lambda h: torch.maximum(h, 0.1 * h),
+    "where": lambda h: torch.where(h > 0, h, 0.2 * h),
+}
+SMOOTH = {
+    "silu": F.silu,
+    "steep softplus": lambda h: F.softplus(h, beta=100),
+    "square of relu": lambda h: F.relu(h).square(),
+    "cube of abs": lambda h: h.abs() ** 3,
+    "elu": F.elu,
+    "hardswish, clamped far away": lambda h: F.gelu(h.clamp(-1e6, 1e6)),
+    "where of halves": lambda h: torch.where(h > 0, h.square(), 2 * h.square()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", KINKED)
+def test_a_function_with_kinks_warns_under_a_laplacian(name, dtype):
+    x = data(32).to(dtype)
+    for laplacian in (Exact(), Hutchinson()):
+        for width in (8, 64, 1024):
+            with pytest.warns(UserWarning, match=f"got one with {name}: its gradient jumps"):
+                laplacian(Of(KINKED[name], width).to(dtype), x)
+    energy = Of(KINKED[name]).to(dtype)
+    with pytest.warns(UserWarning, match="its gradient jumps") as told:
+        fit_energy(energy, ScoreMatching(), x, Optimization(steps=2, batch=16))
+    assert len(told) == 1 and "\n" not in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Exact()(energy, x)  # said once
+        other = Of(KINKED[name]).to(dtype)
+        fit_energy(other, DenoisingScoreMatching(0.1), x, Optimization(steps=2, batch=16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_smooth_energy_does_not_warn(name, dtype):
+    x = data(32).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for scale in (0.1, 1.0, 10.0):
+            energy = Of(SMOOTH[name], scale=scale).to(dtype)
+            fit_energy(energy, ScoreMatching(), x, Optimization(steps=2, batch=16))
+            Exact()(energy, x)
+            Exact()(lambda p: energy(p), x)  # noqa: B023, PLW0108
+            Hutchinson()(Of(SMOOTH[name], scale=scale).to(dtype), x)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1000.0])

@@ -400,7 +400,7 @@ def test_crops_are_turned_windows(generator):
 
 def test_a_long_job_says_how_long_it_takes(monkeypatch, capsys):
     clock = itertools.count(0.0, 0.75)  # a look each
-    monkeypatch.setattr("fokker.tasks.cleaning.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("fokker.pace.perf_counter", lambda: next(clock))
     with progress("long.png") as watch:
         for _ in range(10):
             watch(0.01)

@@ -7,6 +7,7 @@ import torch
 
 from dataclasses import replace
 from fokker import fit
+from fokker.app.cli import parse
 from fokker.files import write_bytes
 from fokker.runs.checkpoints import newest
 from studies import results, tables
@@ -80,6 +81,17 @@ def test_a_full_disk_is_noticed(tmp_path):
     careful = job._replace(work=lambda place: write_bytes(place / "x", b"new" * 5000))
     assert full_disk.once(careful, place, 4096, False, new) == ["refused"]
     assert full_disk.once(careful, place, 10**6, False, new) == ["done"]
+
+
+def test_the_commands_of_the_full_disk_are_understood(tmp_path, monkeypatch):
+    understood = []
+    monkeypatch.setattr(full_disk, "run_command", lambda words: understood.append(parse(words)))
+    jobs = full_disk.commands(tmp_path)
+    for job in jobs:
+        if job.prepare is job.work:  # a command line and no more
+            job.work(tmp_path)
+    assert {type(command).__name__ for command in understood} >= {"Score", "Sample", "Denoise"}
+    assert {"pack", "unpack", "restore", "export", "train"} <= {job.name for job in jobs}
 
 
 @pytest.mark.slow

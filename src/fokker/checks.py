@@ -24,7 +24,6 @@ __all__ = [
     "positive_integer",
     "seed",
     "share",
-    "smooth",
     "times",
     "unknown",
 ]
@@ -32,7 +31,6 @@ __all__ = [
 import difflib
 import sys
 import torch
-import warnings
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,12 +41,7 @@ from .files import check_place
 
 # how torch says that there is not so much memory
 TOO_MUCH = ("can't allocate memory", "not enough memory", "overflowed with sizes")
-# layers that mix the points of a batch, and those whose second derivative is zero or none
-BATCHED = nn.modules.batchnorm._BatchNorm
-KINKED = (
-    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh, nn.Hardsigmoid, nn.Threshold,
-    nn.Softshrink, nn.Hardshrink,
-)  # fmt: skip
+BATCHED = nn.modules.batchnorm._BatchNorm  # layers that mix the points of a batch
 
 
 def points(x: Tensor, name: str = "x") -> Tensor:
@@ -231,16 +224,3 @@ def alone(energy: object) -> None:
                 f" {name or 'the top'}, which mixes the points of a batch; use LayerNorm or"
                 " GroupNorm, or freeze it with eval()"
             )
-
-
-def smooth(energy: object) -> None:
-    r"""Warns if an energy has layers whose second derivative is zero almost everywhere, which a
-    Laplacian does not see."""
-    parts = energy.modules() if isinstance(energy, nn.Module) else ()
-    if kinked := sorted({type(part).__name__ for part in parts if isinstance(part, KINKED)}):
-        warnings.warn(
-            f"expected a smooth energy under a Laplacian, got one with {', '.join(kinked)}: its"
-            " second derivative is zero almost everywhere, so the Laplacian is wrong; use SiLU,"
-            " GELU, Softplus or Tanh",
-            stacklevel=4,
-        )

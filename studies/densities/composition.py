@@ -29,6 +29,7 @@ from fokker.grid import Grid
 from fokker.samplers import MALA, Corrector, Heun, LevelParticles, as_mixture, karras
 from pathlib import Path
 from studies import results
+from studies.units import begin
 from torch import Tensor
 
 LAST, HALF, CELLS, FINE = 0.02, 4.5, 30, 600
@@ -262,6 +263,9 @@ def run(
     made = results.provenance()
     key = lambda r: (r["dimension"], r["composition"], r["sampler"])
     each = {"plane": lambda: planar_rows(n, seed, kept), "space": lambda: spatial_rows(n, seed)}
+    energies = {"plane": plane, "space": space}
+    count = sum(len(energies[part]()) for part in parts)
+    units = begin("reproduce composition", count * len(SAMPLERS))
     for part in parts:
         for row in each[part]():
             rows = [r for r in rows if key(r) != key(row)] + [{**row, **made}]
@@ -269,6 +273,7 @@ def run(
             config = {"last": LAST, "steps": STEPS, "transitions": TRANSITIONS}
             results.save(out, rows, command, config)
             found = {k: round(v, 4) for k, v in row.items() if k in {"kl", "floor", "tv", "width"}}
+            units.done()
             progress(f"{row['composition']}, {row['sampler']}: {found}")
     if picture is not None and kept:
         figure(kept, picture)

@@ -13,6 +13,7 @@ import torch
 
 from collections.abc import Callable, Sequence
 from fokker import load
+from fokker.images.forecast import forecast
 from fokker.images.generate import Sampling
 from fokker.images.likelihood import (
     Bits,
@@ -22,9 +23,11 @@ from fokker.images.likelihood import (
     residuals_of,
 )
 from fokker.runs.config import ImageData
+from fokker.tasks.figures import GRADIENTS
 from fokker.tasks.trained import check_trained, is_tied
 from pathlib import Path
 from studies import results
+from studies.units import begin
 
 RESIDUAL = 256  # images, at most
 
@@ -46,6 +49,8 @@ def rows_of(
         raise ValueError(f"expected a run on images, got {name}, a run on {data}")
     task, energy = model.loaded(fetch), model.energy_on(device, exact=True)
     test, train = task.pixels("test")[:n], task.pixels("train")
+    on = torch.device(device)
+    forecast(f"likelihoods of {name}", energy, model.shape, n, batch, GRADIENTS["bpd"], on)
     options = (sampling, batch, 0, device)
     constant = constant_of(energy, train, *options) if is_tied(model) else None
     bits = bits_by_image(energy, test, train, *options, constant=constant, probes=probes)
@@ -110,12 +115,14 @@ def run(
     picture beside the file."""
     rows = results.load(out)["rows"] if out.exists() else []
     found = {}
+    units = begin("reproduce likelihood", len(names))
     for name in names:
         fresh, bits = rows_of(name, n, sampling, device, batch, probes, fetch)
         key = lambda r: (r["data"], r["run"], r["step"])
         rows = [r for r in rows if key(r) != key(fresh[0])] + fresh
         results.save(out, rows, command, device=device)
         found[Path(name).name] = bits
+        units.done()
         for row in fresh:
             value = "none, not tied" if row["bpd"] is None else f"{row['bpd']:.4f}"
             more = "" if row["error"] is None else f" ± {row['error']:.4f}"

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from collections.abc import Callable, Sequence
 from fokker import checks, load
 from fokker.data.images import read_images
+from fokker.images.forecast import forecast
 from fokker.images.oddness import CHOSEN, LEVELS, Usual, features_of, scores
 from fokker.metrics import auroc
 from fokker.runs.config import ImageData
@@ -101,6 +102,9 @@ def run(
     some = train[torch.randperm(len(train), generator=order)[:usual]]
     own = own[torch.randperm(len(own), generator=order)[:n]]
     look = lambda pixels: features_of(energy, pixels, LEVELS, batch, device)
+    count = len(some) + len(own) + n * len(tests)
+    on = torch.device(device)
+    forecast("reproduce ood", energy, shape, count, batch, len(LEVELS), on)
     known = Usual.fit(look(some))
     mine = scores(known, look(own))
     made = {**results.provenance(device), "train": data.title, "step": model.chosen}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from .parts import METHODS, VARIANTS, Clock, Part, Settings
 from .. import results, tables
+from ..units import begin
 
 
 @dataclass(frozen=True)
@@ -179,18 +180,23 @@ class ReproduceGeneration:
         say = lambda text: console.print(text, markup=False, soft_wrap=True)
         done = True
         every = 0.0 if self.quick else self.snapshot_minutes
+        trains = len(parts) if "train" in self.stage else 0
+        units = begin("reproduce generation, training", trains)
         for part in parts:
             if "train" in self.stage:
                 total = part.config.optimization.steps
+                within = units.within(total)
 
                 with console.status(part.name) as status:
 
-                    def tick(step: int, line: dict, part=part, s=status, total=total) -> None:  # noqa: ANN001
-                        s.update(f"{part.name}: {step} of {total} steps")
+                    def tick(step: int, line: dict, part=part, s=status, within=within) -> None:  # noqa: ANN001
+                        s.update(f"{part.name}: {step} of {part.config.optimization.steps} steps")
+                        within(step)
                         if "seconds" in line:
                             say(f"{part.name}: step {step}, {line['seconds'] / 60:.1f} minutes")
 
                     ended = train(part, out, every, clock, tick)
+                units.done()
                 if (why := out / part.name / "diverged.txt").exists():
                     say(f"{part.name}: {why.read_text().strip()}")
                 else:

@@ -38,6 +38,7 @@ from typing import Any
 from .parts import Clock, Draw, Part, Settings, draws_of, guide_of
 from .working import images_of, snapshots_of, weights_of
 from .. import results
+from ..units import begin
 
 LEVELS = (0.05, 0.2, 0.5, 1.0, 5.0)  # of the energies
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -119,13 +120,14 @@ def judge(
             add(f"energy-{step}", lambda: levels(run, task, found[0], place, device, settings))
         if settings.bits:
             add(f"bits-{step}", lambda: [likelihood(part, run, task, device, settings)])
-    for path, fid, make in jobs:
-        if not missing(path, extractor if fid else None):
-            continue
+    jobs = [job for job in jobs if missing(job[0], extractor if job[1] else None)]
+    units = begin(f"{part.name}, figures", len(jobs))
+    for path, _, make in jobs:
         if clock.over:
             return False
         rows = [{**head, "step": run.step, **row, **where} for row in make()]
         write(path, rows)
+        units.done()
         progress(f"{part.name}: {path.stem}")
     return done
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fokker.compute.field import field_of
 from fokker.files import first_line, replacing, save_npy
 from fokker.images.generate import DivergedEnergy, generate, tuned
+from fokker.pace import Pace
 from fokker.runs.checkpoints import newest as read_checkpoint
 from fokker.runs.loading import load
 from fokker.runs.training import Diverged, Interrupted, fit
@@ -177,6 +178,11 @@ def sample(
     assert isinstance(task, ImageTask)
     energy = run.energy_on(part.device)
     fields: dict[tuple[bool, bool], Field] = {}
+    paces: list[Pace] = []  # of the draws
+
+    def tick() -> None:
+        paces[-1].done()
+
     snapshots_of(place)  # all are whole
     if "guided" in settings.kinds and part.size != GUIDE and not trained_guide(part, folder):
         progress(f"{part.name}: no guided draw, {guide_of(part).name} is not trained to its end")
@@ -207,8 +213,10 @@ def sample(
             if draw.kind == "guided":
                 worse = (load(folder / guide_of(part).name / "run"), draw.guidance)
             source = guided(run, worse, part.device, exact)
-            fields[kind] = field_of(source, part.device, compile=settings.compile)
+            fields[kind] = field_of(source, part.device, tick, settings.compile)
         field, flow = fields[kind], None
+        evaluations = draw.sampling.flow(1).evaluations
+        paces.append(Pace(f"{part.name}, {draw.name}", len(todo) * evaluations))
         if isinstance(field.energy, Guided):
             field.energy.weight.fill_(draw.guidance)
         for begin, n in todo:

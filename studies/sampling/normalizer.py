@@ -35,6 +35,7 @@ from tempfile import TemporaryDirectory
 
 from .targets import Target, target
 from .. import results
+from ..units import begin
 
 ERRORS = 3.0  # standard errors on each side
 SETTINGS = {"share": 0.95, "moves": 5, "islands": 16}
@@ -116,6 +117,8 @@ def run(
     rows = results.rows_of(results.load(path)) if path.exists() else []
     done = {(r["target"], r["dimension"], r["base"], r["seed"]) for r in rows}
     clock, command = time.perf_counter(), f"fokker reproduce normalizer --base {base}"
+    new = {(name, dim, base, seed) for name, dim in chosen for seed in seeds} - done
+    units = begin("reproduce normalizer", len(new))
     for name, dim in chosen:
         last = None
         for seed in seeds:
@@ -126,6 +129,7 @@ def run(
             rows += judge(name, dim, base, seed, device)
             results.save(path, rows, command, CONFIG, device)
             last = rows[-2]
+            units.done()
         if last is not None:
             progress(f"{name} in {dim}: {last['low'] - last['truth']:+.3f} to"
                      f" {last['high'] - last['truth']:+.3f} about the truth")  # fmt: skip
@@ -143,6 +147,8 @@ def run_tables(
     import numpy as np
 
     rows = results.rows_of(results.load(path)) if path.exists() else []
+    there = {row["target"] for row in rows}
+    units = begin("reproduce normalizer", sum(name not in there for name in TABLES))
     for name in TABLES:
         if any(row["target"] == name for row in rows):
             continue
@@ -171,4 +177,5 @@ def run_tables(
                 "seconds": round(time.perf_counter() - clock, 3), **results.provenance(),
             })  # fmt: skip
         results.save(path, rows, "fokker reproduce normalizer --tables FOLDER", CONFIG)
+        units.done()
         progress(f"{name}: log Z {[row['log_z'] for row in rows[-repeats:]]}")

@@ -40,6 +40,7 @@ from pathlib import Path
 from torch import Tensor
 
 from .. import results
+from ..units import begin
 
 CELLS = 1200  # a side, of the reference
 PARTS = 8
@@ -146,8 +147,12 @@ def run(path: Path, n: int, steps: int, progress: Callable[[str], None]) -> None
     done = {(row["target"], row["preset"], row["sampler"]) for row in rows}
     command = f"fokker reproduce samples --n {n} --steps {steps}"
 
+    every = len(PRESETS) * len(PLANAR) * len(SAMPLERS) + len(BAD)
+    units = begin("reproduce samples", every - len(done))
+
     def keep(row: results.Row) -> None:
         rows.append(row)
+        units.done()
         results.save(path, rows, command, config)
         said = row["refused"] or "drawn"
         progress(f"{row['preset'] or 'bad'} {row['target']} {row['sampler']}: {said}")
@@ -159,7 +164,10 @@ def run(path: Path, n: int, steps: int, progress: Callable[[str], None]) -> None
         optimization = replace(optimization, steps=steps, batch=BATCH, rate=RATE[preset])
         network = replace(network, width=WIDTH)
         sources = [Fresh(name) for name in PLANAR]
-        out = train_stack(sources, objectives["dcd"], network, optimization, [0] * len(sources))
+        out = train_stack(
+            sources, objectives["dcd"], network, optimization, [0] * len(sources),
+            progress=units.within(steps),
+        )  # fmt: skip
         energies = dict(zip(PLANAR, out.energies, strict=True))
         for name, sampler in left:
             keep(judge(energies[name], name, preset, sampler, n))

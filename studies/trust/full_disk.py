@@ -26,6 +26,7 @@ from fokker.data.images import read_images
 from fokker.runs import shipped
 from fokker.runs.checkpoints import newest
 from fokker.runs.folder import read_config
+from fokker.runs.packing import pack, unpack
 from fokker.runs.training import Interrupted
 from fokker.studio.export import export
 from functools import partial
@@ -104,6 +105,20 @@ def commands(root: Path) -> list[Job]:
     def studio(place: Path) -> None:
         export(root / "toy", place / "runs", "x", 4)
 
+    def packed(place: Path) -> None:
+        run_command(["pack", str(root / "toy"), "--out", str(place / "pack"), "--shard", "9KiB"])
+
+    def complete(place: Path) -> None:
+        if (place / "pack").exists():
+            with tempfile.TemporaryDirectory() as folder:
+                unpack(place / "pack", Path(folder, "run"))
+
+    def unpacked(place: Path) -> None:
+        shards = root / "shards"
+        if not shards.exists():
+            pack(root / "toy", shards)
+        run_command(["unpack", str(shards), "--out", str(place / "runs/run")])
+
     nothing = lambda place: None
     return [
         job("score", ("s.csv",), "score", table, points, "-o", "@/s.csv"),
@@ -111,11 +126,15 @@ def commands(root: Path) -> list[Job]:
         job("sample npy", ("x.npy",), "sample", table, "-n", "9000", "-o", "@/x.npy"),
         job("sample png", ("x.png",), "sample", images, "-n", "4", *steps, "-o", "@/x.png"),
         job("sample bytes", ("i.npy",), "sample", images, "-n", "4", *steps, "-o", "@/i.npy"),
-        job("denoise", ("c.png", "c-noisy.png"), "denoise", images, picture, "--add-noise", "0.3",
-            "-o", "@/c.png"),
+        job("denoise", ("c.png", "c-noisy.png"), "denoise", picture, "--energy", images,
+            "--add-noise", "50", "-o", "@/c.png"),
+        job("restore", ("r.png",), "restore", picture, "--energy", images, "--scale", "2",
+            "--levels", "2", "--steps", "1", "-o", "@/r.png"),
         Job("report", reported, report, (), page),
         Job("train", shorter, resume, (), lambda p: newest(p / "run")),
         Job("export", nothing, ship, (), exported),
+        Job("pack", nothing, packed, (), complete),
+        Job("unpack", nothing, unpacked, (), again),
         Job("studio export", nothing, studio, (), again),
         Job("cache", nothing, cached, (), cached),
     ]  # fmt: skip

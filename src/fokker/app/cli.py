@@ -14,6 +14,8 @@ import typing
 import tyro
 import warnings
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,13 +112,30 @@ def parse(args: list[str]) -> Any:
         found, args = found[args[0]], args[1:]
         if isinstance(found, str):
             found = study(words[-1])
-    return tyro.cli(
-        found,
-        prog=" ".join(["fokker", *words]),
-        args=[SHORT.get(word, word) for word in args],
-        registry=OPTIONAL,
-        config=(tyro.conf.OmitArgPrefixes,),  # options of a part of a command stand beside its own
-    )
+    with without_colors():
+        return tyro.cli(
+            found,
+            prog=" ".join(["fokker", *words]),
+            args=[SHORT.get(word, word) for word in args],
+            registry=OPTIONAL,
+            # options of a part of a command stand beside its own
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+
+
+@contextmanager
+def without_colors() -> Generator[None, None, None]:
+    r"""Lets tyro write without colours where NO_COLOR is set, or where its errors go to a file:
+    it asks TERM alone, and whether standard output is a terminal."""
+    before = os.environ.get("TERM")
+    if before is None or (sys.stderr.isatty() and not os.environ.get("NO_COLOR")):
+        yield
+        return
+    os.environ["TERM"] = "dumb"
+    try:
+        yield
+    finally:
+        os.environ["TERM"] = before
 
 
 def study(name: str) -> type | dict[str, type]:

@@ -10,6 +10,7 @@ import shlex
 import sys
 import tyro
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from .settings import Setting, Source, apply, with_settings
 from .. import checks
 from ..compute.ranks import first_rank
 from ..objectives import LevelDCD
+from ..pace import Pace, told
 from ..runs.config import (
     Config,
     Correction,
@@ -122,9 +124,15 @@ class Train:
         bars = Progress(*columns, console=output, disable=not first_rank())
         with curves as log, bars as bar:
             shown = bar.add_task(name, total=config.optimization.steps)
+            silent = output.is_terminal or self.minutes is not None or not first_rank()
+            pace: list[Callable[[float], None]] = []  # from the first step of this call on
 
             def tick(step: int, line: dict[str, Any]) -> None:
                 bar.update(shown, completed=step)
+                if not pace:
+                    begun = Pace(name, say=None if silent else told)
+                    pace.append(begun.within(config.optimization.steps, step))
+                pace[0](step)
                 log(step, line)
                 if task.judges(line):
                     output.print(task.describe(line))

@@ -62,12 +62,13 @@ def fit_energy(
     weights: list[Any] = [p for p in energy.parameters() if p.requires_grad]
     if not weights:
         raise ValueError(f"expected an energy with weights to train, got {checks.brief(energy)}")
+    rows = torch.Generator(x.device).manual_seed(checks.seed(seed))
+    objective(energy, draw(x, optimization.batch, rows), None, rows)  # to judge it (fokker.kinks)
     adam = torch.optim.Adam(weights, betas=(optimization.beta1, optimization.beta2))
     average = [p.detach().clone() for p in weights]
     generator, state = torch.Generator(x.device).manual_seed(checks.seed(seed)), None
     for k in range(optimization.steps):
-        rows = torch.randint(len(x), (optimization.batch,), generator=generator, device=x.device)
-        out = step(x[rows], state, generator)
+        out = step(draw(x, optimization.batch, generator), state, generator)
         out.assign(energy)
         if optimization.clip is not None:
             norm = get_total_norm([p.grad for p in weights if p.grad is not None])
@@ -88,6 +89,11 @@ def fit_energy(
             p.copy_(mean)
             p.grad = None
     return energy
+
+
+def draw(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    r"""Returns n points, drawn with replacement."""
+    return x[torch.randint(len(x), (n,), generator=generator, device=x.device)]
 
 
 def check_scale(x: Tensor) -> None:

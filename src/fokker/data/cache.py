@@ -19,7 +19,9 @@ import os
 import warnings
 
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
+
 
 from ..files import open_regular, read_regular, replacing, write_text
 
@@ -58,9 +60,10 @@ def recall(path: Path, fingerprint: str) -> np.ndarray | None:
     r"""Returns a cached array, mapped into memory, if it is there and whole."""
     try:
         saved = json.loads(read_regular(path.with_suffix(".json"), CARD))
-        if saved != card(path, fingerprint):
-            raise ValueError("its SHA-256 is not the one written down")
-        return np.load(path, mmap_mode="c", allow_pickle=False)
+        with open_regular(path, LONGEST) as file:
+            if saved != card(file, fingerprint):
+                raise ValueError("its SHA-256 is not the one written down")
+            return mapped(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -78,18 +81,32 @@ def keep(path: Path, fingerprint: str, x: np.ndarray) -> None:
         with replacing(path) as partial:
             with partial.open("wb") as file:
                 np.save(file, x, allow_pickle=False)
-            text = json.dumps(card(partial, fingerprint))
+            with open_regular(partial, LONGEST) as file:
+                text = json.dumps(card(file, fingerprint))
         write_text(path.with_suffix(".json"), text)
     except OSError as error:
         warnings.warn(
             f"expected a cache that can be written to, got {path.parent}:"
             f" {error.strerror or error}; nothing is"
             " kept (set FOKKER_CACHE to another folder)",
-            stacklevel=4,
+            stacklevel=1,  # one place, so that it is said once
         )
 
 
-def card(path: Path, fingerprint: str) -> dict[str, str]:
-    with open_regular(path, LONGEST) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+def card(file: BufferedReader, fingerprint: str) -> dict[str, str]:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"fingerprint": fingerprint, "sha256": digest}
+
+
+def mapped(file: BufferedReader) -> np.ndarray:
+    r"""Returns the array in an open .npy file, mapped into memory: of the file that was hashed,
+    whatever has its name by now."""
+    file.seek(0)
+    version = np.lib.format.read_magic(file)
+    first = np.lib.format.read_array_header_1_0
+    read = first if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, column_major, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    order = "F" if column_major else "C"
+    return np.memmap(file, dtype, "c", file.tell(), shape, order)

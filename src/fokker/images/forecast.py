@@ -4,38 +4,17 @@ A job is mostly gradients of one network at batches of one size. One of them is 
 that warms up; the job takes as many times as long.
 """
 
-__all__ = ["SHORT", "forecast", "told", "words"]
+__all__ = ["forecast"]
 
-import sys
 import time
 import torch
 
 from collections.abc import Callable
 from typing import Any
 
+from ..pace import SHORT, told, words
 from ..samplers.field import slope
 from ..shapes import constant
-
-SHORT = 10.0  # seconds of a job of which nothing is said
-
-
-def words(seconds: float) -> str:
-    r"""Returns a time in words, with one digit or two.
-
-    Example:
-        >>> [words(t) for t in (42.0, 100.0, 6000.0)]
-        ['40 seconds', '2 minutes', '1.7 hours']
-    """
-    if seconds < 90:
-        return f"{round(seconds, -1):.0f} seconds"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
-
-
-def told(line: str) -> None:
-    r"""Writes a line to stderr at once."""
-    print(f"fokker: {line}", file=sys.stderr, flush=True)
 
 
 def forecast(

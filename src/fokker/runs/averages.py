@@ -47,7 +47,11 @@ def write_snapshot(folder: Path, step: int, powers: list[Weights]) -> None:
 
 
 def average_of(
-    folder: Path, config: Config, width: float, step: int | None = None
+    folder: Path,
+    config: Config,
+    width: float,
+    step: int | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Weights, float]:
     r"""Returns the average of a width, and the relative error of its profile.
 
@@ -55,7 +59,8 @@ def average_of(
         folder: The run folder.
         config: Its configuration.
         width: The width, as a share of the steps.
-        step: The step; that of the newest checkpoint if not given.
+        step: The step; that of the checkpoint if not given.
+        checkpoint: The checkpoint; the newest if not given.
     """
     widths = config.optimization.widths
     if not widths:
@@ -63,7 +68,7 @@ def average_of(
             f"expected a run with power-function averages, got {folder}, which kept none; --widths"
             " of fokker train keeps them"
         )
-    checkpoint = newest(folder)
+    checkpoint = newest(folder) if checkpoint is None else checkpoint
     wanted = Kept(width, checkpoint.step if step is None else step)
     places = {k: p for k, p in snapshots_of(folder).items() if k < checkpoint.step}
     kept = [Kept(w, k) for k in (*places, checkpoint.step) for w in widths]

@@ -39,6 +39,7 @@ from ..files import first_line, read_regular, write_text
 from ..tasks import Run, Task, task_of
 
 METRICS = 2**28  # bytes of metrics.jsonl
+TRIES = 5  # times that a run which is replaced is read again
 
 
 def write_metrics(folder: Path, lines: list[dict[str, Any]]) -> None:
@@ -127,8 +128,47 @@ def restore(
     return energy
 
 
+def identity(folder: Path) -> tuple[int, ...]:
+    r"""Returns what tells the run in a folder from another that is put in its place."""
+    place, config = os.stat(folder), os.lstat(folder / "config.toml")
+    return (place.st_dev, place.st_ino, config.st_ino, config.st_mtime_ns, config.st_size)
+
+
 def read_run(folder: Path, best: bool = False, width: float | None = None) -> Run:
-    r"""Returns the run in a folder; see `fokker.load`."""
+    r"""Returns the run in a folder; see `fokker.load`.
+
+    A run that is replaced by another while it is read is read again, so that the weights are never
+    those of another configuration.
+    """
+    for _ in range(TRIES):
+        try:
+            before = identity(folder)
+        except OSError:  # what is missing, in words
+            return read_once(folder, best, width)
+        try:
+            run = read_once(folder, best, width)
+        except (ValueError, OSError):
+            if same(folder, before):
+                raise
+            continue
+        if same(folder, before):
+            return run
+    raise ValueError(
+        f"expected a run that stays while it is read, got {folder}, which was replaced {TRIES}"
+        " times"
+    )
+
+
+def same(folder: Path, before: tuple[int, ...]) -> bool:
+    r"""Returns whether the run in a folder is the one that it was."""
+    try:
+        return identity(folder) == before
+    except OSError:
+        return False
+
+
+def read_once(folder: Path, best: bool, width: float | None) -> Run:
+    r"""Returns the run in a folder that nobody replaces meanwhile."""
     config = read_config(folder)
     checkpoint, task = newest(folder), task_of(config)
     if best and checkpoint.leader is not None:
@@ -138,7 +178,7 @@ def read_run(folder: Path, best: bool = False, width: float | None = None) -> Ru
     if width is not None:
         if best or chosen is not None:
             raise ValueError(f"expected no width with the best weights, got {width:g}")
-        weights, error = average_of(folder, config, width)
+        weights, error = average_of(folder, config, width, checkpoint=checkpoint)
         average = f", averaged with width {width:g}, a profile off by {100 * error:.1f} %"
     energy = restore(task, checkpoint.shape, weights, folder / "config.toml")
     try:

@@ -12,7 +12,8 @@ It holds what training needs to go on: the configuration, the fingerprint of the
 the starts and the newest whole checkpoint, with the weights, all their averages and the moments of
 every optimizer. Generators have no state of their own: the noise of step k comes from the seed and
 k. Reports, previews and older checkpoints stay behind. `unpack` writes the same bytes into a new
-run folder, whole or not at all.
+run folder, whole or not at all: beside its place, the configuration last, so that what a killed
+process leaves cannot be read as a run.
 
 **In half precision** (`half`) the moments of the optimizers are rounded to bfloat16, and so is the
 difference of each average from the weights,
@@ -49,7 +50,8 @@ LARGEST = 2**30
 LONGEST = 2**34  # bytes of a file of a run
 TOTAL = 2**40  # bytes of a pack
 HEADER = 2**26  # bytes of pack.json
-FILES = ("config.toml", "data.json", "metrics.jsonl", "starts.jsonl", "quality.jsonl")
+CONFIG = "config.toml"
+FILES = (CONFIG, "data.json", "metrics.jsonl", "starts.jsonl", "quality.jsonl")
 INNER = re.compile(
     r"checkpoint/step-\d{8,}(\.\d+)?/(checkpoint\.json|part-\d{4,}\.safetensors)"
     r"|averages/step-\d{8,}\.safetensors"
@@ -134,8 +136,8 @@ def pack(
     checks.between(SMALLEST, LARGEST, shard=shard)
     if out.exists():
         raise ValueError(f"expected a new folder for the pack, got {out}, which exists")
-    if not (folder / "config.toml").exists():
-        raise ValueError(f"expected a run folder with a config.toml, got {folder}")
+    if not (folder / CONFIG).exists():
+        raise ValueError(f"expected a run folder with a {CONFIG}, got {folder}")
     with Owner(folder) as owner, tempfile.TemporaryDirectory() as place:
         owner.take()
         checkpoint = newest(folder)
@@ -214,17 +216,22 @@ def unpack(folder: Path, out: Path) -> int:
     content = read_pack(folder)
     out.parent.mkdir(parents=True, exist_ok=True)
     with beside(out, folder=True) as partial:
-        stream = Stream(folder, content["shards"])
+        stream, held = Stream(folder, content["shards"]), b""
         for entry in content["files"]:
             place = partial / entry["file"]
             place.parent.mkdir(parents=True, exist_ok=True)
             data = stream.take(entry["bytes"])
             if mark(data) != {key: entry[key] for key in ("bytes", "sha256")}:
                 raise ValueError(f"{folder}: expected {entry['file']} as packed, got other bytes")
-            write_bytes(place, data)
+            if entry["file"] == CONFIG:
+                held = data
+            else:
+                write_bytes(place, data)
         found = newest(partial)  # whole
         if content["half"]:
             checkpoints.write(partial, whole(found))
+        # the last file: without it a folder that a killed process leaves is no run
+        write_bytes(partial / CONFIG, held)
         partial.rename(out)
     return found.step
 
@@ -275,6 +282,8 @@ def read_pack(folder: Path) -> dict[str, Any]:
         for entry in content["files"]:
             if entry["file"] not in FILES and not INNER.fullmatch(entry["file"]):
                 raise ValueError(f"{checks.brief(entry['file'])} is no file of a run")
+        if CONFIG not in [entry["file"] for entry in content["files"]]:
+            raise ValueError("it has no configuration")
         if total > TOTAL or total != sum(int(entry["bytes"]) for entry in content["files"]):
             raise ValueError("its shards have other bytes than its files")
         return content | {"half": bool(content["half"])}

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 from torch import Tensor
 
 from .base import Run
@@ -24,10 +23,8 @@ from ..data.deep import read_picture, save_picture
 from ..data.picture import place_of_png, save_png
 from ..images.color import SCALES
 from ..images.denoise import RULES, noisy
-from ..images.forecast import SHORT, told, words
 from ..images.photograph import clean_photograph, noise_of, of_255, to_255
-
-LOOK = 2.0  # seconds after which the time of a job is told
+from ..pace import Pace
 
 
 @contextmanager
@@ -40,17 +37,11 @@ def progress(name: str) -> Generator[Callable[[float], None], None, None]:
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        shown = bar.add_task(escape(name), total=1.0)
-        begin, done, waited = perf_counter(), 0.0, False
+        shown, pace = bar.add_task(escape(name), total=1.0), Pace(name)
 
         def advance(share: float) -> None:
-            nonlocal done, waited
             bar.advance(shown, share)
-            done, spent = done + share, perf_counter() - begin
-            if spent > LOOK and not waited:
-                waited = True
-                if spent / done > SHORT:
-                    told(f"{name}: about {words(spent / done)}")
+            pace.done(share)
 
         yield advance
 

@@ -30,8 +30,9 @@ from ..images.quality import described, judge_images, reference_of
 from ..metrics import load_inception
 from ..samplers import OfClasses, calibrate, class_energies, log_probs
 
-# about how many gradients a batch takes of each figure; those of the samples for --fid
-GRADIENTS = {"fid": None, "bpd": 450, "residual": 30}
+# about how many gradients a batch takes of each figure; those of the samples for --fid, and those
+# of a class for --accuracy, for which an energy without a gradient counts a half
+GRADIENTS = {"fid": None, "bpd": 450, "residual": 30, "memory": 5, "accuracy": 3}
 CLASSIFIED = (0.1, 0.2, 0.4)  # noise levels at which a classifier is judged
 
 Guide = tuple[Run, float] | None  # a worse run, and the weight of guidance
@@ -51,12 +52,14 @@ class Loaded(Protocol):
     def check_classes(self, run: Run, labels: Sequence[int], guide: Guide = None) -> None: ...
 
 
-def foretell(run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
+def foretell(task: Loaded, run: Run, name: str, evaluation: Evaluation, ranks: Ranks) -> None:
     r"""Says about how long a figure will take, on the first rank, if that is long."""
     if not (ranks.first and name in GRADIENTS):
         return
     n, batch, device = evaluation.asked[name], evaluation.batch, ranks.device
     gradients = GRADIENTS[name] or evaluation.sampling.flow(1).evaluations
+    if name == "accuracy":
+        gradients *= max(1, task.classes)
     energy, share = run.energy_on(device, exact=name == "bpd"), -(-n // ranks.size)
     forecast(f"--{name} {n}", energy, run.shape, share, batch, gradients, device)
 

@@ -44,10 +44,13 @@ from ..data.picture import describe, save_png, to_float
 from ..data.sources import SPLITS
 from ..files import first_line, inner_folder, save_npy
 from ..images.denoise import LEVELS, denoise, errors, noisy, rmse
+from ..images.forecast import forecast
 from ..images.generate import DivergedEnergy, Sampling, generate
+from ..images.oddness import LEVELS as ODD_LEVELS
 from ..images.oddness import Usual, features_of
 from ..images.quality import Reference, described, judge_images, reference_of
 from ..metrics import Extractor, Statistics, dequantize, load_inception
+from ..pace import Pace, told
 from ..runs.config import Config, ImageData
 from ..samplers import (
     Field,
@@ -76,6 +79,7 @@ class ImageTask(Task):
         self.classes: int = getattr(config.network, "classes", 0)
         self.told: dict[str, Tensor] = {}  # the classes of each split
         self.drawn: tuple[Any, Field] | None = None  # an energy, and the field to draw by
+        self.pace: Pace | None = None  # of a judgement that is asked for
         self.levels = LEVELS
         if self.data.crop is not None:  # photographs: only levels that are trained on
             highest = levels_of(config.objective)[1]
@@ -101,13 +105,17 @@ class ImageTask(Task):
                 energy = OfClasses(energy, drawing.classes, drawing.class_weight)
                 energy = energy.to(ranks.device)
             batches = -(-len(ranks.among(n)) // drawing.batch)
+            total = batches * drawing.sampling.flow(1).evaluations
+            pace = Pace(f"{n} images", total, told if ranks.first else None)
             console = Console(stderr=True)
             hidden = not (ranks.first and console.is_terminal)
             with Progress(console=console, transient=True, disable=hidden) as bar:
-                shown = bar.add_task(
-                    "drawing", total=batches * drawing.sampling.flow(1).evaluations
-                )
-                tick = lambda: bar.advance(shown)
+                shown = bar.add_task("drawing", total=total)
+
+                def tick() -> None:
+                    bar.advance(shown)
+                    pace.done()
+
                 field = field_of(energy, ranks.device, tick, drawing.compile)
                 drawn = generate(
                     field,
@@ -173,7 +181,8 @@ class ImageTask(Task):
                 f"expected the training images of {run.path} on this machine for --alarm-rate,"
                 f" got none{also}"
             )
-        usual = None
+        usual, count = None, scoring.usual * known + len(paths)
+        forecast("scores", energy, run.shape, count, 64, len(ODD_LEVELS), torch.device(device))
         if known:
             train = run.loaded(scoring.fetch).pixels("train")
             rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
@@ -294,6 +303,8 @@ class ImageTask(Task):
             for k, sigma in enumerate(self.levels if mine else ()):
                 out = denoise(energy, noisy(clean, sigma)[mine_only], sigma, self.level)
                 found[:, k] = rmse(out, clean[mine_only])
+                if self.pace is not None:
+                    self.pace.done()
             return found
 
         means = ranks.collect(ranks.each(share)).mean(0).tolist()
@@ -385,6 +396,8 @@ class ImageTask(Task):
         self, run: Run, evaluation: Evaluation, guide: tuple[Run, float] | None, ranks: Ranks
     ) -> tuple[Line, list[str]]:
         if not evaluation.asked:
+            job = f"denoising at {len(self.levels)} levels"
+            self.pace = Pace(job, len(self.levels), told if ranks.first else None)
             return self.judge_run(run, ranks)
         check_trained(run)
         if "fid" in evaluation.asked:
@@ -392,7 +405,7 @@ class ImageTask(Task):
         line: Line = {"step": run.chosen}
         said = [f"by {run.weights}"]
         for name in evaluation.asked:
-            foretell(run, name, evaluation, ranks)
+            foretell(self, run, name, evaluation, ranks)
             more, words = FIGURES[name](self, run, evaluation, guide, ranks)
             line |= more
             said += words
