@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from . import results
-from .units import begin
 from .anomalies import sets
+from .units import begin
 
 ROWS = 10_000
 LIMIT = 1800.0  # seconds
