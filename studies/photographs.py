@@ -39,6 +39,8 @@ from fokker.images.noise import estimate_sigma
 from fokker.images.operators import Blur, Downscale, Mask, Operator, gaussian_kernel
 from fokker.images.photograph import clean_photograph, noise_of, to_255
 from fokker.images.restore import restore
+from fokker.images.whole import extend
+from fokker.networks.unet import UNetDenoiser
 from fokker.pace import Pace
 from fokker.runs.loading import load
 from fokker.tasks import Run
@@ -111,6 +113,33 @@ def by_energy(run: Run, blind: bool, sure: bool, device: str) -> Method:
     return method
 
 
+def by_denoiser(run: Run, device: str) -> Method:
+    r"""Returns the method of a plain denoiser without attention, told σ, of the whole picture."""
+    net: Any = run.energy_on(device)
+    if not net.unet.local:
+        raise ValueError(f"expected a denoiser without attention, got {run.path}, one with it")
+
+    def method(y: Tensor, sigma: float, truth: Tensor) -> Estimate:
+        h, w = y.shape[1:]
+        more = [-n % net.unet.multiple for n in (w, h)]
+        wide = extend(y[None].to(device), (0, more[0], 0, more[1]))
+        with torch.no_grad():
+            return Estimate(net.denoise(wide, sigma)[0, :, :h, :w].cpu().clamp(-1, 1))
+
+    return method
+
+
+def by_run(path: str, blind: bool, sure: bool, device: str) -> Method:
+    r"""Returns the method of a run: an energy, or a plain denoiser, the bound of an energy."""
+    run = load(path)
+    if not isinstance(run.energy, UNetDenoiser):
+        return by_energy(run, blind, sure, device)
+    if blind or sure:
+        what = "an estimate of the noise" if blind else "deviations"
+        raise ValueError(f"expected an energy for {what}, got {run.path}, a plain denoiser")
+    return by_denoiser(run, device)
+
+
 def by_bm3d(y: Tensor, sigma: float, truth: Tensor) -> Estimate:
     import bm3d  # pyright: ignore[reportMissingImports]
 
@@ -142,7 +171,7 @@ def methods(
 
     Arguments:
         names: Of energy, blind, bm3d, nlm and tv.
-        energy: A run, or the name of a shipped energy.
+        energy: A run, of an energy or of a plain denoiser, or the name of a shipped energy.
         sure: Whether the energy gives deviations.
         device: The device of the energy.
     """
@@ -154,8 +183,8 @@ def methods(
             raise ValueError(f"expected the package {packages[name]} for {name}, got none")
     title = Path(energy).name
     known: dict[str, Callable[[], tuple[str, Method]]] = {
-        "energy": lambda: (title, by_energy(load(energy), False, sure, device)),
-        "blind": lambda: (f"{title}, blind", by_energy(load(energy), True, False, device)),
+        "energy": lambda: (title, by_run(energy, False, sure, device)),
+        "blind": lambda: (f"{title}, blind", by_run(energy, True, False, device)),
         "bm3d": lambda: ("bm3d", by_bm3d),
         "nlm": lambda: ("nlm", by_nlm),
         "tv": lambda: ("tv", by_tv),

@@ -4,6 +4,7 @@ import json
 import math
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fokker.app.cli import main
 from fokker.data.picture import save_png
@@ -95,6 +96,28 @@ def test_the_command_keeps_one_row_of_a_kind(tmp_path, capsys, monkeypatch):
     # what is left of the noise is half of it: 20 log10(2 / (25 / 127.5 / 2)) up to its spread
     assert row["psnr"] == pytest.approx(20 * math.log10(2 * 127.5 / 12.5), abs=1.0)
     assert "few, denoise, sigma 25, half" in capsys.readouterr().out
+
+
+def test_a_plain_denoiser_is_a_method_too(tmp_path, generator):
+    r"""Of pictures whose sides are no multiples of its own; an energy has the same network."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    for k in range(4):
+        save_png(folder / f"{k}.png", torch.rand(1, 24, 24, generator=generator) * 2 - 1)
+    run = tmp_path / "reference"
+    main([
+        "train", "photographs", "--data", str(folder), "--objective", "reference", "--steps", "2",
+        "--batch", "2", "--crop", "16", "--out", str(run),
+    ])  # fmt: skip
+    (method,) = study.methods(("energy",), str(run), False).values()
+    y = torch.rand(1, 21, 18, generator=generator) * 2 - 1
+    found = method(y, 0.2, y).picture
+    assert found.shape == y.shape and torch.isfinite(found).all()
+    whole = method(F.pad(y, (0, 2, 0, 3), mode="reflect"), 0.2, y).picture[:, :21, :18]
+    assert torch.allclose(found, whole, atol=1e-6)
+    for options, what in ((("blind",), "the noise"), (("energy",), "deviations")):
+        with pytest.raises(ValueError, match=f"{what}, got .*, a plain denoiser"):
+            study.methods(options, str(run), options == ("energy",))
 
 
 def test_estimates_of_noise(generator):
