@@ -22,7 +22,6 @@ from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
 
-
 from ..files import open_regular, read_regular, replacing, write_text
 
 CARD, LONGEST = 2**16, 2**40  # bytes of a .json, and of a .npy
