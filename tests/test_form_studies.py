@@ -104,7 +104,7 @@ def test_the_choice_is_by_divergence_and_then_by_kl():
 
 def test_forms_are_named_in_rows():
     objective = variance.objective_of(Bridge())
-    assert results.form_of(objective) == "Bridge(step=0.02, draws=1, shift=0.1)"
+    assert results.form_of(objective) == "Bridge(step=0.02, draws=1, shift=0.25)"
     assert results.form_of(MultiTimeDCD()) is None
     assert {type(f) for f in (Limit(), Central(), Bridge())} < set(levels.FORMS.values())
 

@@ -97,7 +97,7 @@ def form_of(name: str, step: float | None = None) -> Form:
 
     Example:
         >>> form_of("bridge", 0.05)
-        Bridge(step=0.05, draws=1, shift=0.1)
+        Bridge(step=0.05, draws=1, shift=0.25)
     """
     if name not in FORMS:
         raise unknown(name, list(FORMS), "a form", "--form")

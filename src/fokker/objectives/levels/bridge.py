@@ -87,7 +87,7 @@ class Bridge(Form):
 
     step: float = 0.02  # pyright: ignore[reportIncompatibleVariableOverride]
     draws: int = 1
-    shift: float = 0.1
+    shift: float = 0.25
 
     def __post_init__(self) -> None:
         checks.positive(step=self.step)

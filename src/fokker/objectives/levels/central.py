@@ -13,8 +13,9 @@ The value of the loss says nothing; its gradient is that of the limit. m is take
 and then E is differentiated once, so the network may have layers with one derivative, such as
 fused attention. The shift :math:`h = \lambda \sigma^2` moves a pixel by :math:`\lambda` times the
 error of the denoiser, since :math:`\sigma^2 m` is that error: small against what a network
-resolves, and large against the rounding of bfloat16. The expected gradient at the truth is of
-order :math:`h^2` and involves third moments only.
+resolves, and large against the rounding of bfloat16, whose noise falls as :math:`1 / h^2`
+(`studies.variance`). The expected gradient at the truth is of order :math:`h^2` and involves third
+moments only.
 """
 
 __all__ = ["Central"]
@@ -37,7 +38,7 @@ class Central(Form):
         shift: The shift :math:`\lambda > 0` of a point, as a share of the denoiser's error.
     """
 
-    shift: float = 0.1
+    shift: float = 0.25
 
     def __post_init__(self) -> None:
         checks.positive(shift=self.shift)
