@@ -14,6 +14,8 @@ literature, on whole sets.
 
 Restoration: blur by a Gaussian of 1.6 pixels, 50 % of the pixels missing, and half the side, each
 with noise 2 of 255. `start` is the operator's first guess, from which descent starts.
+
+`large` is a picture of 1,000×1,000 pixels, for the time and the memory that it takes.
 """
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "TASKS",
     "estimates",
     "estimators",
+    "large",
     "methods",
     "pictures",
     "row_of",
@@ -28,6 +31,8 @@ __all__ = [
 
 import math
 import numpy as np
+import resource
+import sys
 import time
 import torch
 import torch.nn.functional as F
@@ -52,7 +57,8 @@ from typing import Any, NamedTuple
 from . import results
 
 SIGMAS = (15.0, 25.0, 50.0)
-TASKS = ("denoise", "deblur", "inpaint", "upscale", "noise")
+TASKS = ("denoise", "deblur", "inpaint", "upscale", "noise", "large")
+SIDE = 1000  # of a large picture, a megapixel
 PUBLISHED = {  # bsd68, whole: 15, 25, 50
     "BM3D, published": (31.07, 28.57, 25.62),
     "DnCNN, published": (31.73, 29.23, 26.23),
@@ -303,6 +309,27 @@ def estimates(
     row |= dict.fromkeys(("psnr", "ssim", "coverage68", "coverage95"))
     row["seconds"] = (time.perf_counter() - began) / len(clean)
     return {**row, "sigma_error": off[len(off) // 2], "sigma_error_most": off[-1], **more}
+
+
+def large(run: Run, name: str, device: str, side: int = SIDE) -> results.Row:
+    r"""Returns the row of a large picture of waves, denoised by an energy told σ = 25, on as many
+    threads as PyTorch takes, with the memory that this adds to the process at its peak."""
+    energy, sigma = run.energy_on(device, exact=True), 25 / 127.5
+    i, j = torch.meshgrid(*2 * (torch.arange(side) / side,), indexing="ij")
+    truth = (0.5 * torch.sin(40 * i**2 + 9 * j) * torch.cos(30 * i * j))[None]
+    y = noisy(truth, sigma, 0).to(device)
+    before, began = peak(), time.perf_counter()
+    found = clean_photograph(energy, y, run.shape, sigma).picture.cpu()
+    seconds = time.perf_counter() - began
+    row = row_of("waves", "large", 25.0, name, [(Estimate(found), truth, seconds)])
+    more = {"pictures": 1, "side": side, "threads": torch.get_num_threads()}
+    return row | more | {"megabytes": round(peak() - before)}
+
+
+def peak() -> float:
+    r"""Returns the most memory that the process has had, in megabytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def operator_of(task: str, shape: tuple[int, ...], seed: int) -> Operator:

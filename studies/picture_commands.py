@@ -78,8 +78,8 @@ class ReproducePhotographs:
     """A run folder, or the name of an energy that comes with the package."""
     sets: tuple[str, ...] = ("set12", "bsd68")
     """The sets."""
-    tasks: tuple[str, ...] = ("denoise", "deblur", "inpaint", "upscale", "noise")
-    """The tasks; noise is the estimate of the noise."""
+    tasks: tuple[str, ...] = ("denoise", "deblur", "inpaint", "upscale", "noise", "large")
+    """The tasks; noise is the estimate of the noise, large one picture of a megapixel."""
     sigmas: tuple[float, ...] = (15.0, 25.0, 50.0)
     """The noise of denoising, of 255."""
     noises: tuple[float, ...] = (5.0, 10.0, 15.0, 25.0, 50.0, 75.0)
@@ -118,14 +118,18 @@ class ReproducePhotographs:
         methods = study.methods(used, self.energy, self.sure, self.device)
         estimators = study.estimators(self.energy, self.device) if "noise" in self.tasks else {}
         title = Path(self.energy).name
-        some = len([task for task in self.tasks if task not in {"denoise", "noise"}])
+        some = len([task for task in self.tasks if task not in {"denoise", "noise", "large"}])
         each = some + ("denoise" in self.tasks) * len(self.sigmas) * len(methods)
         each += len(self.noises) * len(estimators)
         units = begin("reproduce photographs", len(self.sets) * each)
-        for data in self.sets:
+        if "large" in self.tasks:
+            self.keep(study.large(load(self.energy), title, self.device))
+        for data in self.sets if set(self.tasks) - {"large"} else ():
             clean = study.pictures(self.data / data, self.pictures, self.side)
             more = {"pictures": len(clean), "side": self.side}
             for task in self.tasks:
+                if task == "large":
+                    continue
                 if task == "noise":
                     for sigma in self.noises:
                         for name, one in estimators.items():

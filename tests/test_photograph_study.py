@@ -13,6 +13,7 @@ from pathlib import Path
 from studies import photographs as study
 from studies import results
 from studies.tables.photographs import (
+    coverage_table,
     noise_table,
     photograph_table,
     posterior_table,
@@ -118,6 +119,19 @@ def test_a_plain_denoiser_is_a_method_too(tmp_path, generator):
     for options, what in ((("blind",), "the noise"), (("energy",), "deviations")):
         with pytest.raises(ValueError, match=f"{what}, got .*, a plain denoiser"):
             study.methods(options, str(run), options == ("energy",))
+
+
+def test_a_large_picture_and_the_table_of_coverage(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(study.large, "__defaults__", (64,))
+    out = tmp_path / "photographs.json"
+    main(["reproduce", "photographs", "--tasks", "large", "--results", str(out)])
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["data"], row["task"], row["side"]) == ("waves", "large", 64)
+    assert row["psnr"] > 20 * math.log10(2 * 127.5 / 25) + 5 and row["megabytes"] >= 0
+    assert "waves, large, sigma 25" in capsys.readouterr().out
+    covered = {**row, "task": "denoise", "quartiles68": [0.7] * 4, "quartiles95": [0.95] * 4}
+    table = coverage_table([row, covered])
+    assert "waves, 1 pictures, middle 64² | photographs | 25 | 70.0 / 95.0 |" in table
 
 
 def test_estimates_of_noise(generator):

@@ -54,7 +54,13 @@ from .images import (
     pairs_table,
     schedule_table,
 )
-from .photographs import noise_table, photograph_table, posterior_table, restoration_table
+from .photographs import (
+    coverage_table,
+    noise_table,
+    photograph_table,
+    posterior_table,
+    restoration_table,
+)
 from .planar import (
     OPTIMA_HEADER,
     PAPER_TABLE_2,
@@ -134,6 +140,7 @@ def render(text: str, root: Path) -> str:
         "one-pass": lambda: one_pass_table(root / "results/likelihood.json"),
         "posterior": lambda: posterior_table(rows("posterior")),
         "photographs": lambda: photograph_table(rows("photographs")),
+        "coverage": lambda: coverage_table(rows("photographs")),
         "noise": lambda: noise_table(rows("photographs")),
         "restored": lambda: restoration_table(rows("photographs")),
         "studio": lambda: studio_table(root / "results/studio.json"),

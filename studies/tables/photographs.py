@@ -1,6 +1,12 @@
 r"""The tables of the studies of posteriors and of photographs."""
 
-__all__ = ["noise_table", "photograph_table", "posterior_table", "restoration_table"]
+__all__ = [
+    "coverage_table",
+    "noise_table",
+    "photograph_table",
+    "posterior_table",
+    "restoration_table",
+]
 
 from collections.abc import Sequence
 
@@ -61,6 +67,24 @@ def photograph_table(rows: Sequence[results.Row]) -> str:
     return results.markdown(header, lines)
 
 
+def coverage_table(rows: Sequence[results.Row]) -> str:
+    r"""Returns the table of the share of pixels within the intervals, by local texture."""
+    quarters = ("smoothest quarter", "second", "third", "roughest quarter")
+    header = ("pictures", "method", "σ", *quarters)
+    lines = [
+        [
+            where(r), r["method"], f"{r['sigma']:g}",
+            *(
+                f"{percent(a)} / {percent(b)}"
+                for a, b in zip(r["quartiles68"], r["quartiles95"], strict=True)
+            ),
+        ]
+        for r in rows
+        if r["quartiles68"] is not None and r["task"] == "denoise"
+    ]  # fmt: skip
+    return results.markdown(header, lines)
+
+
 def restoration_table(rows: Sequence[results.Row]) -> str:
     r"""Returns the table of restored photographs."""
     header = ("pictures", "task", "method", "PSNR", "SSIM", "s a picture", "within 68 / 95 %")
@@ -72,7 +96,7 @@ def restoration_table(rows: Sequence[results.Row]) -> str:
             else f"{percent(r['coverage68'], 0)} / {percent(r['coverage95'], 0)}",
         ]
         for r in rows
-        if r["task"] not in {"denoise", "noise"}
+        if r["task"] in {"deblur", "inpaint", "upscale"}
     ]  # fmt: skip
     return results.markdown(header, lines)
 
