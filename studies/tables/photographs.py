@@ -80,7 +80,7 @@ def coverage_table(rows: Sequence[results.Row]) -> str:
             ),
         ]
         for r in rows
-        if r["quartiles68"] is not None and r["task"] == "denoise"
+        if r.get("quartiles68") is not None and r["task"] == "denoise"
     ]  # fmt: skip
     return results.markdown(header, lines)
 
