@@ -360,7 +360,10 @@ def restoration(
         options: dict[str, Any] = {"low": low, "high": high}
         mode = restore(energy, y.to(device), run.shape, a, sigma / 127.5, **options)
         middle = time.perf_counter()
-        parts = [("start", 0.0, start, None), ("mode", middle - began, mode.picture, None)]
+        parts: list[tuple[str, float, Tensor, Tensor | None]] = [
+            ("start", 0.0, start, None),
+            ("mode", middle - began, mode.picture, None),
+        ]
         if samples:
             generator = torch.Generator(device).manual_seed(seed)
             options |= {"samples": samples, "generator": generator}

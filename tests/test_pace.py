@@ -16,7 +16,7 @@ from studies.commands import COMMANDS
 MINI = str(Path(__file__).parent / "data" / "mnist-mini")
 CONFIG = Config(
     ImageData(MINI, size=8),
-    LevelDCD(LogUniform(0.1, 1.0), Limit(), conditional=True),
+    LevelDCD(LogUniform(0.1, 10.0), Limit(), conditional=True),
     UNet(8, 1, multipliers=(1,), attention=()),
     Optimization(steps=2, batch=4),
     evaluate=2,

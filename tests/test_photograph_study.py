@@ -155,7 +155,21 @@ def test_what_the_docs_say_of_photographs():
         shown = " / ".join(f"{v:.2f}" for v in figures)
         assert f"{name.split(',')[0]} {shown}" in docs
     best = study.PUBLISHED["DnCNN, published"]
-    gains = [own[s] - v for s, v in zip((15.0, 25.0, 50.0), best, strict=True)]
+    sigmas = (15.0, 25.0, 50.0)
+    squares = {(r["method"], r["sigma"]): r["psnr"] for r in rows if r["side"] == 128}
+    above = [squares["photographs", s] - squares["bm3d", s] for s in sigmas]
+    assert f"BM3D by {above[0]:.2f}, {above[1]:.2f} and {above[2]:.2f} dB" in docs
+    (large,) = (r for r in rows if r["task"] == "large")
+    said = f"takes {large['seconds']:.1f} s on two threads of an idle machine, and"
+    assert f"{said} {large['megabytes']:,} MB more" in docs and large["threads"] == 2
+    gains = [own[s] - v for s, v in zip(sigmas, best, strict=True)]
+    sure = [r for r in rows if r["task"] == "denoise" and r["quartiles68"] is not None]
+    assert len(sure) == 3 and all(0.92 <= v <= 0.97 for r in sure for v in r["quartiles95"])
+    wide = [(r["sigma"], k) for r in sure for k, v in enumerate(r["quartiles68"]) if v > 0.73]
+    assert wide == [(25.0, 0), (50.0, 0)]  # the smoothest quarter
+    assert all(v >= 0.63 for r in sure for v in r["quartiles68"])
+    own_noise = [r for r in rows if r["task"] == "noise" and r["method"] == "photographs"]
+    assert len(own_noise) == 6 and all(r["sigma_error"] < 0.05 for r in own_noise)
     assert min(gains) > 0 and f"by {', '.join(f'{v:.2f}' for v in gains[:2])} and" in docs
     assert f"and {gains[2]:.2f} dB" in docs
 
