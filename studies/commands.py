@@ -173,7 +173,7 @@ class ReproduceToy:
         for line in tables.toy_rows(rows):
             table.add_row(*line)
         console.print(table)
-        figure = out / "learned-densities.png"
+        figure = out / "learned-densities.webp"
         sets = [name for name in toy.SETS if any(row["data"] == name for row in rows)]
         figures.learned_densities(out, rows, toy.WINDOW, sets, figure)
         console.print(f"figure: {figure}")

@@ -89,7 +89,15 @@ def save(
         "rows": list(rows),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_text(path, text_of(content))
+
+
+def text_of(content: Row) -> str:
+    r"""Returns the text of a file: a line per entry, and per row."""
+    dump = lambda value: json.dumps(value, separators=(",", ":"), allow_nan=False)
+    rows = ",\n".join(map(dump, content["rows"]))
+    head = [f'"{key}":{dump(value)}' for key, value in content.items() if key != "rows"]
+    return "{" + ",\n".join([*head, f'"rows":[\n{rows}\n]']) + "}\n"
 
 
 def load(path: Path) -> Row:
