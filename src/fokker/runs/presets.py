@@ -274,8 +274,7 @@ def photograph_config(
         data: The photographs, of one size.
         device: The device; on a GPU the layers run in bfloat16 and the step is compiled.
         seed: The seed.
-        time: The weight of the time score of `LevelDCD`, which ties the levels: then the noise
-            of a photograph is the level with the least energy.
+        time: The weight of the time score of `LevelDCD`, which ties the levels; none if zero.
     """
     if method not in PHOTOGRAPH_METHODS:
         raise unknown(method, list(PHOTOGRAPH_METHODS), "a method", "--objective")
